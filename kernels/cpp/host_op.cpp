@@ -1,0 +1,1 @@
+#include "mlx/array.h"

@@ -1,0 +1,1 @@
+// The host op: see host_op.cpp.

@@ -1,0 +1,2 @@
+//! Placeholder until its builder writes it.
+fn main() {}

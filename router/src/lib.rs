@@ -1,0 +1,2 @@
+//! The smart router: routes, defends, supervises.
+#![forbid(unsafe_code)]

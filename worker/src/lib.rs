@@ -1,0 +1,2 @@
+//! One process, one model, one device.
+#![forbid(unsafe_code)]

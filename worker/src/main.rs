@@ -1,0 +1,2 @@
+//! The worker binary: assembles nothing itself, see the library.
+fn main() {}
