@@ -75,22 +75,16 @@ impl ApiError {
         Self::invalid(param, message).with_code("unsupported_value")
     }
 
-    /// 400 for a prompt (plus the requested completion) that does not fit. Clients match on this wording.
-    pub fn context_length(param: &str, limit: usize, prompt: usize, completion: usize) -> Self {
-        let wanted = prompt.saturating_add(completion);
-        let message = if completion == 0 {
+    /// 400 for a prompt that leaves no room for an answer. Clients match on this wording.
+    pub fn context_length(param: &str, limit: usize, prompt: usize) -> Self {
+        Self::invalid(
+            param,
             format!(
                 "This model's maximum context length is {limit} tokens. However, your {param} resulted in {prompt} \
                  tokens. Please reduce the length of the {param}."
-            )
-        } else {
-            format!(
-                "This model's maximum context length is {limit} tokens. However, you requested {wanted} tokens \
-                 ({prompt} in the {param}, {completion} in the completion). Please reduce the length of the {param} \
-                 or completion."
-            )
-        };
-        Self::invalid(param, message).with_code("context_length_exceeded")
+            ),
+        )
+        .with_code("context_length_exceeded")
     }
 
     /// 404 for a model (or seat) that is not served here.
@@ -293,7 +287,7 @@ mod tests {
 
     #[test]
     fn context_overflow_says_what_clients_match_on() {
-        let error = ApiError::context_length("messages", 2048, 3000, 0);
+        let error = ApiError::context_length("messages", 2048, 3000);
         assert_eq!(error.status, 400);
         assert_eq!(error.code, Some("context_length_exceeded"));
         assert!(error.message.starts_with("This model's maximum context length is 2048 tokens. "));
