@@ -1,2 +1,4 @@
 //! The smart router: routes, defends, supervises.
 #![forbid(unsafe_code)]
+
+pub mod fleet;
