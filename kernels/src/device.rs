@@ -212,3 +212,57 @@ unsafe fn text_of(text: *const c_char) -> String {
     // SAFETY: by this function's contract.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::Array;
+
+    use super::*;
+
+    #[test]
+    fn the_library_that_is_loaded_is_the_one_that_was_built_against() {
+        let version = mlx_version().unwrap();
+        assert!(version.starts_with("0.32."), "{version}");
+        if cfg!(target_os = "linux") {
+            let path = library_path().expect("libmlx.so is loaded");
+            assert!(path.is_file(), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn the_default_device_is_described() {
+        let compute = compute().unwrap();
+        assert_eq!(compute == Compute::Cpu, cfg!(target_os = "linux") && !cuda_library());
+        let facts = facts().unwrap();
+        assert!(
+            facts.iter().any(|(name, value)| name == "device_name" && !value.is_empty()),
+            "{facts:?}"
+        );
+    }
+
+    fn cuda_library() -> bool {
+        library_path().is_some_and(|path| path.with_file_name("libmlx_cuda.so").exists())
+    }
+
+    #[test]
+    fn memory_is_counted_and_given_back() {
+        let before = memory_use().unwrap();
+        let array = Array::from_slice(&[1f32; 1 << 16], &[1 << 16]);
+        array.eval().unwrap();
+        let held = memory_use().unwrap();
+        assert!(held.active_bytes >= before.active_bytes + (1 << 18), "{held:?}");
+        assert!(held.peak_bytes >= held.active_bytes);
+        drop(array);
+        let limits = MemoryLimits {
+            memory_bytes: Some(1 << 33),
+            cache_bytes: Some(1 << 20),
+            wired_bytes: None,
+        };
+        set_memory_limits(limits).unwrap();
+        assert_eq!(memory::memory_limit().unwrap(), 1 << 33);
+        clear_memory_cache().unwrap();
+        let after = memory_use().unwrap();
+        assert_eq!(after.cache_bytes, 0);
+        assert!(after.active_bytes < held.active_bytes);
+    }
+}

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use half::bf16;
+use half::{bf16, f16};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use sanctum_kernels::host_op::{HostOp, Input, Output, host_op};
+use sanctum_kernels::tensor::Element;
 use sanctum_kernels::{KernelError, read_f32};
 
 /// A host op that copies its one f32 input and counts its calls.
@@ -130,6 +131,27 @@ fn views_are_read_as_what_they_show() {
         assert_eq!(incremented, expected.iter().map(|v| v + 1.).collect::<Vec<_>>(), "{name}");
     }
     assert_eq!(read_f32(&a).unwrap()[23], 23., "no view may have been written through");
+}
+
+#[test]
+fn every_element_type_is_what_mlx_says_it_is() {
+    fn round_trip<T: Element + Sync>(dtype: Dtype) {
+        let input = Array::from_slice(&[0_f32, 1., 2., 200.], &[4]).as_dtype(dtype).unwrap();
+        let op =
+            HostOp { name: c"typed", inputs: &[&input], outputs: &[(&[4], dtype)], in_place: None };
+        let output = one(host_op(op, |inputs, outputs| {
+            outputs[0].values::<T>()?.copy_from_slice(inputs[0].values::<T>()?);
+            Ok(())
+        }));
+        assert_eq!(output.dtype(), dtype);
+        assert_eq!(read_f32(&output).unwrap(), [0., 1., 2., 200.], "{dtype:?}");
+    }
+    round_trip::<f32>(Dtype::Float32);
+    round_trip::<f16>(Dtype::Float16);
+    round_trip::<bf16>(Dtype::Bfloat16);
+    round_trip::<u32>(Dtype::Uint32);
+    round_trip::<i32>(Dtype::Int32);
+    round_trip::<u8>(Dtype::Uint8);
 }
 
 #[test]
