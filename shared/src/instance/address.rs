@@ -66,7 +66,7 @@ pub(super) struct Claim {
 
 impl Claim {
     /// A worker's claim to a port on loopback.
-    pub(super) fn of_worker(port: At<u16>, backend: &str) -> Self {
+    pub(super) fn of_worker(port: &At<u16>, backend: &str) -> Self {
         let value = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port.value);
         Self { address: At { value, at: port.at }, by: format!("worker of backend `{backend}`") }
     }
@@ -117,8 +117,8 @@ pub(super) fn base_url(text: &At<String>, name: &str, problems: &mut Problems) -
         );
         return None;
     }
-    if authority.host().is_empty() || (authority.port().is_some() && authority.port_u16().is_none())
-    {
+    let has_port = authority.as_str().len() > authority.host().len();
+    if authority.host().is_empty() || has_port && !matches!(authority.port_u16(), Some(1..)) {
         return refuse(problems, "has no usable host and port");
     }
     if url.query().is_some() || text.value.contains('#') {

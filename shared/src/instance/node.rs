@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{DuplicateKeyPolicy, Spanned};
+use serde_saphyr::{DuplicateKeyPolicy, NonFiniteFloatPolicy, Spanned};
 
 use super::problem::{Pos, Problems};
 
@@ -69,6 +69,8 @@ pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     let mut options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         strict_booleans: true,
+        // The range of the key refuses them, with the key's name.
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         with_snippet: false,
     };
     options.emit_comments = false;
@@ -90,6 +92,10 @@ pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
 
 /// The parser's message on one line, without the position that we print ourselves.
 fn syntax(error: &serde_saphyr::Error) -> String {
+    if matches!(error.without_snippet(), serde_saphyr::Error::MultipleDocuments { .. }) {
+        return "not one YAML document: an instance is one document, without `---` in the middle"
+            .to_owned();
+    }
     let full = error.without_snippet().to_string();
     let line = full.lines().next().unwrap_or_default();
     let bare = match line.find(" at line ") {

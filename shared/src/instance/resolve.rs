@@ -17,18 +17,16 @@ pub(super) fn resolve(file: File, path: &Path, problems: &mut Problems) -> Optio
     check_ports(&file, problems);
     check_names(&file.seats, problems);
     let base = path.parent().unwrap_or(Path::new(""));
-    let models = models(&file.models, base);
-    let known: Vec<&str> = file.backends.iter().map(|(name, _)| name.value.as_str()).collect();
-    check_seats(&file.seats, &known, problems);
-    let backends: Vec<Arc<Backend>> = file
-        .backends
-        .iter()
-        .filter_map(|(name, entry)| backend(&name.value, entry, &models, base, problems))
-        .map(Arc::new)
-        .collect();
+    check_models(&file, problems);
+    check_seats(&file, problems);
     if !problems.is_empty() {
         return None;
     }
+    let models = models(&file.models, base);
+    let backends: Vec<Arc<Backend>> = written(&file.backends)
+        .filter_map(|(name, entry)| backend(name, entry, &models, base))
+        .map(Arc::new)
+        .collect();
     let seats = Seats { entries: &file.seats, backends: &backends };
     Some(Instance {
         seats: seats.all(),
@@ -46,6 +44,17 @@ pub(super) fn resolve(file: File, path: &Path, problems: &mut Problems) -> Optio
     })
 }
 
+type Named<T> = [(At<String>, Option<T>)];
+
+/// The entries that could be read; the others have been reported.
+fn written<T>(entries: &Named<T>) -> impl Iterator<Item = (&At<String>, &T)> {
+    entries.iter().filter_map(|(name, entry)| Some((name, entry.as_ref()?)))
+}
+
+fn names<T>(entries: &Named<T>) -> impl Iterator<Item = &str> + Clone {
+    entries.iter().map(|(name, _)| name.value.as_str())
+}
+
 fn check_ports(file: &File, problems: &mut Problems) {
     refuse_wildcards(&file.listen, file.allow_wildcard, problems);
     require_loopback(&file.admin, problems);
@@ -55,9 +64,9 @@ fn check_ports(file: &File, problems: &mut Problems) {
     };
     let mut claims: Vec<Claim> = file.listen.iter().map(|at| claim(at, "`listen`")).collect();
     claims.push(claim(&file.admin, "`admin`"));
-    for (name, entry) in &file.backends {
+    for (name, entry) in written(&file.backends) {
         if let KindEntry::Worker(worker) = &entry.kind {
-            let port = At { value: worker.port.value, at: worker.port.at };
+            let port = &worker.port;
             claims.push(Claim::of_worker(port, &name.value));
         }
     }
@@ -65,11 +74,11 @@ fn check_ports(file: &File, problems: &mut Problems) {
 }
 
 /// Seats, personas and second models share one space of names: a caller's `model` must mean one thing.
-fn check_names(seats: &[(At<String>, SeatEntry)], problems: &mut Problems) {
+fn check_names(seats: &Named<SeatEntry>, problems: &mut Problems) {
     let mut taken: BTreeMap<&str, (String, Pos)> = BTreeMap::new();
     let mut claims: Vec<(&At<String>, String)> =
         seats.iter().map(|(name, _)| (name, format!("seat `{}`", name.value))).collect();
-    for (seat, entry) in seats {
+    for (seat, entry) in written(seats) {
         for persona in &entry.personas {
             claims.push((persona, format!("a persona of seat `{}`", seat.value)));
         }
@@ -90,9 +99,22 @@ fn check_names(seats: &[(At<String>, SeatEntry)], problems: &mut Problems) {
     }
 }
 
-fn models(entries: &[(At<String>, ModelEntry)], base: &Path) -> Vec<Arc<Model>> {
-    entries
-        .iter()
+fn check_models(file: &File, problems: &mut Problems) {
+    for (backend, entry) in written(&file.backends) {
+        let KindEntry::Worker(worker) = &entry.kind else { continue };
+        let word = worker.model.value.as_str();
+        if !names(&file.models).any(|name| name == word) {
+            let (backend, hint) = (&backend.value, suggestion(word, names(&file.models)));
+            problems.add(
+                worker.model.at,
+                format!("backend `{backend}`: `worker`: there is no model `{word}`{hint}"),
+            );
+        }
+    }
+}
+
+fn models(entries: &Named<ModelEntry>, base: &Path) -> Vec<Arc<Model>> {
+    written(entries)
         .map(|(name, entry)| {
             let path = base.join(&entry.path);
             Arc::new(Model { name: name.value.clone(), path, context: entry.context })
@@ -101,23 +123,14 @@ fn models(entries: &[(At<String>, ModelEntry)], base: &Path) -> Vec<Arc<Model>> 
 }
 
 fn backend(
-    name: &str,
+    name: &At<String>,
     entry: &BackendEntry,
     models: &[Arc<Model>],
     base: &Path,
-    problems: &mut Problems,
 ) -> Option<Backend> {
     let kind = match &entry.kind {
         KindEntry::Worker(entry) => {
-            let word = entry.model.value.as_str();
-            let Some(model) = models.iter().find(|model| model.name == word) else {
-                let hint = suggestion(word, models.iter().map(|model| model.name.as_str()));
-                problems.add(
-                    entry.model.at,
-                    format!("backend `{name}`: `worker`: there is no model `{word}`{hint}"),
-                );
-                return None;
-            };
+            let model = models.iter().find(|model| model.name == entry.model.value)?;
             BackendKind::Worker(Box::new(worker(entry, model, base)))
         }
         KindEntry::Remote { url, model, api_key_env } => BackendKind::Remote(Remote {
@@ -127,7 +140,7 @@ fn backend(
         }),
     };
     let fallback_urls = entry.fallback_urls.iter().map(|url| url.value.clone()).collect();
-    Some(Backend { name: name.to_owned(), kind, fallback_urls })
+    Some(Backend { name: name.value.clone(), kind, fallback_urls })
 }
 
 fn worker(entry: &WorkerEntry, model: &Arc<Model>, base: &Path) -> Worker {
@@ -147,32 +160,28 @@ fn worker(entry: &WorkerEntry, model: &Arc<Model>, base: &Path) -> Worker {
 }
 
 /// Reports backends and fallback seats that do not exist, and fallbacks that come back to where they began.
-fn check_seats(seats: &[(At<String>, SeatEntry)], backends: &[&str], problems: &mut Problems) {
-    let names = || seats.iter().map(|(name, _)| name.value.as_str());
-    for (seat, entry) in seats {
+fn check_seats(file: &File, problems: &mut Problems) {
+    for (seat, entry) in written(&file.seats) {
         let seat = &seat.value;
         let second = entry.second_model.iter().flat_map(|second| &second.backends);
-        for word in entry.backends.iter().chain(second) {
-            if !backends.contains(&word.value.as_str()) {
-                let hint = suggestion(&word.value, backends.iter().copied());
-                let word_ = &word.value;
-                problems
-                    .add(word.at, format!("seat `{seat}`: there is no backend `{word_}`{hint}"));
+        for At { value: word, at } in entry.backends.iter().chain(second) {
+            if !names(&file.backends).any(|name| name == word) {
+                let hint = suggestion(word, names(&file.backends));
+                problems.add(*at, format!("seat `{seat}`: there is no backend `{word}`{hint}"));
             }
         }
-        for word in &entry.fallback {
-            if !names().any(|name| name == word.value) {
-                let hint = suggestion(&word.value, names());
-                let word_ = &word.value;
+        for At { value: word, at } in &entry.fallback {
+            if !names(&file.seats).any(|name| name == word) {
+                let hint = suggestion(word, names(&file.seats));
                 problems.add(
-                    word.at,
-                    format!("seat `{seat}`: `fallback`: there is no seat `{word_}`{hint}"),
+                    *at,
+                    format!("seat `{seat}`: `fallback`: there is no seat `{word}`{hint}"),
                 );
-            } else if let Some(way) = way_back(seats, &word.value, seat) {
+            } else if let Some(way) = way_back(&file.seats, word, seat) {
                 let way = way.join("` → `");
                 problems.add(
-                    word.at,
-                    format!("seat `{seat}`: `fallback` comes back to the seat itself: `{seat}` → `{way}`"),
+                    *at,
+                    format!("seat `{seat}`: `fallback` leads back to itself: `{seat}` → `{way}`"),
                 );
             }
         }
@@ -180,11 +189,7 @@ fn check_seats(seats: &[(At<String>, SeatEntry)], backends: &[&str], problems: &
 }
 
 /// The seats from `from` to `to` along fallbacks, both included, if there is such a way.
-fn way_back<'a>(
-    seats: &'a [(At<String>, SeatEntry)],
-    from: &'a str,
-    to: &str,
-) -> Option<Vec<&'a str>> {
+fn way_back<'a>(seats: &'a Named<SeatEntry>, from: &'a str, to: &str) -> Option<Vec<&'a str>> {
     let mut ways: Vec<Vec<&'a str>> = vec![vec![from]];
     let mut seen = vec![from];
     while let Some(way) = ways.pop() {
@@ -192,7 +197,7 @@ fn way_back<'a>(
         if here == to {
             return Some(way);
         }
-        let next = seats.iter().filter(|(name, _)| name.value == here);
+        let next = written(seats).filter(|(name, _)| name.value == here);
         for word in next.flat_map(|(_, entry)| &entry.fallback) {
             if word.value == to || !seen.contains(&word.value.as_str()) {
                 seen.push(&word.value);
@@ -205,14 +210,13 @@ fn way_back<'a>(
 
 /// Lays out who may answer for each seat. Every name is known by now and no fallback turns in a circle.
 struct Seats<'a> {
-    entries: &'a [(At<String>, SeatEntry)],
+    entries: &'a Named<SeatEntry>,
     backends: &'a [Arc<Backend>],
 }
 
 impl Seats<'_> {
     fn all(&self) -> Vec<Arc<Seat>> {
-        self.entries
-            .iter()
+        written(self.entries)
             .map(|(name, entry)| {
                 let mut candidates = Vec::new();
                 self.gather(&name.value, &mut candidates);
@@ -234,7 +238,7 @@ impl Seats<'_> {
 
     /// Own backends first, then each fallback seat's, depth first; a backend met twice keeps its first place.
     fn gather(&self, seat: &str, candidates: &mut Vec<Candidate>) {
-        let Some((_, entry)) = self.entries.iter().find(|(name, _)| name.value == seat) else {
+        let Some((_, entry)) = written(self.entries).find(|(name, _)| name.value == seat) else {
             return;
         };
         for candidate in self.of(&entry.backends, seat) {
