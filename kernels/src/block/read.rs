@@ -27,3 +27,19 @@ pub fn read_f32(array: &Array) -> Result<Vec<f32>, KernelError> {
         Err(found) => Err(KernelError::shape("an array", "readable f32 values", found)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_and_other_types_are_read_in_order() {
+        let a = Array::from_slice(&[1f32, 2., 3., 4., 5., 6.], &[2, 3]);
+        assert_eq!(read_f32(&a.transpose().unwrap()).unwrap(), [1., 4., 2., 5., 3., 6.]);
+        let narrow = a.transpose().unwrap().as_dtype(Dtype::Bfloat16).unwrap();
+        assert_eq!(read_f32(&narrow).unwrap(), [1., 4., 2., 5., 3., 6.]);
+        assert_eq!(read_f32(&Array::from_slice(&[7i32, -7], &[2])).unwrap(), [7., -7.]);
+        assert_eq!(read_f32(&Array::from_slice::<f32>(&[], &[0, 4])).unwrap(), []);
+        assert_eq!(read_f32(&Array::from_f32(2.5)).unwrap(), [2.5]);
+    }
+}
