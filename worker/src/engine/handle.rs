@@ -122,7 +122,8 @@ impl EventSink {
 pub struct EventStream(mpsc::UnboundedReceiver<Event>);
 
 impl EventStream {
-    /// The next event; `None` after the last one.
+    /// The next event; `None` after the last one. `None` without a last one means that the engine's thread has
+    /// died.
     pub async fn next(&mut self) -> Option<Event> {
         self.0.recv().await
     }
@@ -173,6 +174,11 @@ impl Inbox {
             Err(mpsc::error::TryRecvError::Empty) => Ok(None),
             Err(mpsc::error::TryRecvError::Disconnected) => Err(Disconnected),
         }
+    }
+
+    /// Refuses everything further; what was accepted before still comes out of `try_next`.
+    pub fn close(&mut self) {
+        self.commands.close();
     }
 
     /// Makes a snapshot visible to every handle (`waiting` and `accepting` are the handles' own).

@@ -1,0 +1,116 @@
+//! Starts the engine: one thread that loads the model, tries it, and then runs the step loop.
+
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+
+use sanctum_kernels::{Backend, BackendOptions};
+
+use super::step_model::StepModel;
+use super::turn::{Engine, trial};
+use super::{EngineHandle, EngineOptions, EngineSnapshot, ModelInfo, Phase, Progress};
+use crate::load::LoadError;
+use crate::model::{self, LoadedModel, OpenOptions};
+use crate::schedule::Limits;
+
+/// Most rows of the prompt that prewarming computes.
+const PREWARM_ROWS: usize = 64;
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The model directory was refused.
+    #[error("the model cannot be loaded")]
+    Load(#[from] LoadError),
+    /// The backend refused to start.
+    #[error("the backend cannot start")]
+    Backend(#[from] sanctum_kernels::KernelError),
+    /// The model was loaded but does not compute.
+    #[error("the model cannot compute: {0}")]
+    Prewarm(String),
+    /// The system refused a thread.
+    #[error("the engine's thread cannot start")]
+    Thread(#[source] io::Error),
+    /// Loading panicked.
+    #[error("loading the model panicked")]
+    Panicked,
+}
+
+/// Starts the thread that owns MLX and returns once the model is loaded and prewarmed: seconds, for a large one, so
+/// call it where waiting is allowed. `load` runs on the new thread, must create the backend there, and tells
+/// `progress` what fraction of the weights it has read.
+///
+/// # Errors
+/// If the model cannot be loaded or computes nonsense; the thread has ended then.
+pub fn start<M, L>(
+    options: &EngineOptions,
+    progress: impl Fn(Progress) + Send + 'static,
+    load: L,
+) -> Result<EngineHandle, StartError>
+where
+    M: StepModel,
+    L: FnOnce(&mut dyn FnMut(f32)) -> Result<(M, ModelInfo), StartError> + Send + 'static,
+{
+    let (started, handle) = mpsc::sync_channel(1);
+    let limits = Limits::new(
+        options.slots,
+        options.prefill_rows,
+        options.shared_rows,
+        options.kv_limit_bytes,
+    );
+    let queue = options.queue;
+    let body = move || match prepare(limits, queue, &progress, load) {
+        Ok((engine, handle)) => {
+            // The one who waits can only be gone if the process is ending.
+            let _ = started.send(Ok(handle));
+            engine.run();
+        }
+        Err(error) => {
+            let _ = started.send(Err(error));
+        }
+    };
+    thread::Builder::new().name("mlx".to_owned()).spawn(body).map_err(StartError::Thread)?;
+    handle.recv().unwrap_or(Err(StartError::Panicked))
+}
+
+/// Starts the engine for the model in a directory: `start` with our own loader.
+///
+/// # Errors
+/// As `start`.
+pub fn start_model(
+    options: &EngineOptions,
+    backend: BackendOptions,
+    open: OpenOptions,
+    progress: impl Fn(Progress) + Send + 'static,
+) -> Result<EngineHandle, StartError> {
+    start(options, progress, move |read| {
+        let backend = Backend::new(backend)?;
+        let LoadedModel { model, info } = model::open(&open, &backend, read)?;
+        Ok((model, info))
+    })
+}
+
+fn prepare<M: StepModel>(
+    limits: Limits,
+    queue: usize,
+    progress: &impl Fn(Progress),
+    load: impl FnOnce(&mut dyn FnMut(f32)) -> Result<(M, ModelInfo), StartError>,
+) -> Result<(Engine<M>, EngineHandle), StartError> {
+    let tell = |phase, fraction| progress(Progress { phase, fraction });
+    let (model, info) = load(&mut |fraction| tell(Phase::Loading, fraction))?;
+    tell(Phase::Prewarming, 0.0);
+    let rows = PREWARM_ROWS.min(limits.step_rows(false)).min(info.context_length - 1).max(1);
+    trial(&model, &info, rows).map_err(StartError::Prewarm)?;
+    model.rest();
+    tell(Phase::Prewarming, 1.0);
+    let state = EngineSnapshot {
+        healthy: true,
+        accepting: true,
+        slots: limits.slots(),
+        queue_limit: queue,
+        kv_limit_bytes: limits.kv_bytes(),
+        ..EngineSnapshot::default()
+    };
+    let (handle, inbox) = EngineHandle::from_parts(info.clone(), state);
+    Ok((Engine::new(model, info, limits, state, inbox), handle))
+}
