@@ -8,13 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{HeaderValue, Uri};
 use sanctum_shared::instance::{Backend, BackendKind, Instance};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::fleet::{BackendState, BackendView, FleetView};
 
 /// What operators see of one worker.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// Its process, if one runs.
     pub pid: Option<u32>,
@@ -35,7 +35,7 @@ pub struct WorkerStatus {
 }
 
 /// How a process ended.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LastExit {
     /// In words.
     pub reason: String,

@@ -8,7 +8,7 @@
 
 mod board;
 mod ending;
-pub(crate) mod events;
+mod events;
 mod keeper;
 mod launch;
 mod logfile;
@@ -24,11 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sanctum_shared::instance::{BackendKind, Instance};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 pub use board::{LastExit, WorkerStatus};
+pub(crate) use events::describe as describe_metrics;
 pub use keeper::{RestartError, Restarted};
 pub(crate) use launch::worker_program;
 
@@ -59,15 +60,37 @@ pub struct FleetError {
     source: io::Error,
 }
 
+/// Who runs a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// We do.
+    Worker,
+    /// Somebody else.
+    Url,
+}
+
+/// A backend's state in a word; see [`BackendState`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the words are those of BackendState")]
+pub enum State {
+    Starting,
+    Ready,
+    Down,
+    Parked,
+    NotConfigured,
+}
+
 /// What operators see of one backend.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BackendStatus {
     /// Its name.
     pub name: String,
-    /// `worker` or `url`.
-    pub kind: &'static str,
-    /// `starting`, `ready`, `down`, `parked` or `not_configured`.
-    pub state: &'static str,
+    /// Who runs it.
+    pub kind: Kind,
+    /// How it is.
+    pub state: State,
     /// Why, unless it is ready or starting.
     pub reason: Option<String>,
     /// Name of the model there.
@@ -146,7 +169,7 @@ impl Fleet {
                 let is_worker = matches!(backend.kind, BackendKind::Worker(_));
                 BackendStatus {
                     name: backend.name.clone(),
-                    kind: if is_worker { "worker" } else { "url" },
+                    kind: if is_worker { Kind::Worker } else { Kind::Url },
                     state,
                     reason,
                     model: view.model.as_deref().map(str::to_owned),
@@ -192,14 +215,14 @@ impl Fleet {
     }
 }
 
-fn words(state: &BackendState) -> (&'static str, Option<String>) {
+fn words(state: &BackendState) -> (State, Option<String>) {
     match state {
-        BackendState::Starting => ("starting", None),
-        BackendState::Ready => ("ready", None),
-        BackendState::Down { reason } => ("down", Some(reason.clone())),
-        BackendState::Parked { reason } => ("parked", Some(reason.clone())),
+        BackendState::Starting => (State::Starting, None),
+        BackendState::Ready => (State::Ready, None),
+        BackendState::Down { reason } => (State::Down, Some(reason.clone())),
+        BackendState::Parked { reason } => (State::Parked, Some(reason.clone())),
         BackendState::NotConfigured { variable } => {
-            ("not_configured", Some(format!("the environment variable {variable} is not set")))
+            (State::NotConfigured, Some(format!("the environment variable {variable} is not set")))
         }
     }
 }
