@@ -1,2 +1,7 @@
 //! The worker binary: assembles nothing itself, see the library.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    sanctum_mlx::cli::main()
+}

@@ -22,9 +22,12 @@ pub struct JsonLimits {
     pub values: usize,
 }
 
+/// Most values in a body by default: a tree of so many takes some tens of megabytes.
+const MAX_VALUES: usize = 524_288;
+
 impl Default for JsonLimits {
     fn default() -> Self {
-        Self { depth: 64, values: 524_288 }
+        Self { depth: crate::limits::JSON_DEPTH, values: MAX_VALUES }
     }
 }
 

@@ -13,3 +13,4 @@ pub mod message;
 pub mod models;
 pub mod reply;
 pub mod timestamp;
+pub mod tokens;
