@@ -1,2 +1,5 @@
-//! Placeholder until its builder writes it.
-fn main() {}
+//! The operator's command. Everything is in [`sanctum_router::cli`].
+
+fn main() -> std::process::ExitCode {
+    sanctum_router::cli::main()
+}

@@ -66,14 +66,13 @@ pub(super) fn shorten(text: &str) -> String {
 
 /// Reads `text`; a syntax error becomes the one problem there is.
 pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
-    let mut options = serde_saphyr::options! {
+    let options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         strict_booleans: true,
         // The range of the key refuses them, with the key's name.
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         with_snippet: false,
     };
-    options.emit_comments = false;
     match serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options) {
         Ok(root) => Some(place(root)),
         Err(error) => {
