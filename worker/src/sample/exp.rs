@@ -15,13 +15,16 @@ pub(super) fn exp(x: f32) -> f32 {
     // Adding and subtracting 1.5·2²³ rounds to the nearest whole number.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x > LOWEST { x } else { LOWEST };
-    let n = (clamped * LOG2_E + ROUND) - ROUND;
+    let shifted = clamped * LOG2_E + ROUND;
+    let n = shifted - ROUND;
     let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
     let mut p = 1.0 / 5040.0;
     for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         p = p * r + c;
     }
-    let scale = f32::from_bits(((n as i32 + 127) as u32) << 23);
+    // The low bits of `shifted` count n from those of ROUND: no conversion, which would not vectorise well.
+    let biased = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127);
+    let scale = f32::from_bits(biased << 23);
     if x > LOWEST { p * scale } else { 0.0 }
 }
 

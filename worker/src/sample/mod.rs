@@ -67,7 +67,7 @@ struct Report {
 impl Report {
     fn of(logits: &[f32], max: f32, n: usize) -> Self {
         let log_total = max + exp::sum_exp(logits, max, 1.0).ln() as f32;
-        let top = top::largest(logits, n).into_iter().map(|(id, x)| (id, x - log_total)).collect();
+        let top = top::largest(logits, n).into_iter().map(|r| (r.id, r.x - log_total)).collect();
         Self { log_total, top, raw: logits.to_vec() }
     }
 

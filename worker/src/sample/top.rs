@@ -5,9 +5,9 @@ use std::collections::BinaryHeap;
 
 /// A number and where it stands; larger numbers are greater, and among equals the lower id.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Ranked {
-    x: f32,
-    id: u32,
+pub(super) struct Ranked {
+    pub(super) x: f32,
+    pub(super) id: u32,
 }
 
 impl Eq for Ranked {}
@@ -29,7 +29,7 @@ impl PartialOrd for Ranked {
 const HEAP_MOST: usize = 1024;
 
 /// The `n` largest numbers with their ids, largest first, the lower id first among equals.
-pub(super) fn largest(row: &[f32], n: usize) -> Vec<(u32, f32)> {
+pub(super) fn largest(row: &[f32], n: usize) -> Vec<Ranked> {
     let ranked = row.iter().zip(0..).map(|(&x, id)| Ranked { x, id });
     if n >= row.len() {
         return sorted(ranked.collect());
@@ -54,39 +54,9 @@ pub(super) fn largest(row: &[f32], n: usize) -> Vec<(u32, f32)> {
     sorted(heap.into_iter().map(|Reverse(ranked)| ranked).collect())
 }
 
-/// The largest candidates that reach `mass` together: weights of `(id, x)` by `weigh`, largest first.
-///
-/// Sorts only as far as needed, in growing steps.
-pub(super) fn largest_until(
-    candidates: Vec<(u32, f32)>,
-    mass: f64,
-    weigh: impl Fn(f32) -> f64,
-) -> Vec<(u32, f32)> {
-    const FIRST: usize = 64;
-    let mut all: Vec<_> = candidates.into_iter().map(|(id, x)| Ranked { x, id }).collect();
-    let (mut sorted, mut reached) = (0, 0.0);
-    while sorted < all.len() {
-        let rest = &mut all[sorted..];
-        let step = (sorted * 3).max(FIRST).min(rest.len());
-        if step < rest.len() {
-            rest.select_nth_unstable_by(step, |a, b| b.cmp(a));
-        }
-        rest[..step].sort_unstable_by(|a, b| b.cmp(a));
-        for ranked in &rest[..step] {
-            reached += weigh(ranked.x);
-            sorted += 1;
-            if reached >= mass {
-                all.truncate(sorted);
-                break;
-            }
-        }
-    }
-    all.into_iter().map(|ranked| (ranked.id, ranked.x)).collect()
-}
-
-fn sorted(mut ranked: Vec<Ranked>) -> Vec<(u32, f32)> {
+fn sorted(mut ranked: Vec<Ranked>) -> Vec<Ranked> {
     ranked.sort_unstable_by(|a, b| b.cmp(a));
-    ranked.into_iter().map(|ranked| (ranked.id, ranked.x)).collect()
+    ranked
 }
 
 #[cfg(test)]
@@ -95,9 +65,9 @@ mod tests {
 
     use super::*;
 
-    fn plain(row: &[f32], n: usize) -> Vec<(u32, f32)> {
-        let mut all: Vec<_> = row.iter().copied().zip(0u32..).map(|(x, id)| (id, x)).collect();
-        all.sort_by(|a, b| b.1.partial_cmp(&a.1).expect("numbers").then(a.0.cmp(&b.0)));
+    fn plain(row: &[f32], n: usize) -> Vec<Ranked> {
+        let mut all: Vec<_> = row.iter().zip(0..).map(|(&x, id)| Ranked { x, id }).collect();
+        all.sort_by(|a, b| b.x.partial_cmp(&a.x).expect("numbers").then(a.id.cmp(&b.id)));
         all.truncate(n);
         all
     }
@@ -107,22 +77,6 @@ mod tests {
         fn equals_a_full_sort(row in proptest::collection::vec(-4i8..4, 1..200), n in 0usize..220) {
             let row: Vec<f32> = row.into_iter().map(f32::from).collect();
             prop_assert_eq!(largest(&row, n), plain(&row, n));
-        }
-
-        #[test]
-        fn takes_no_more_than_the_mass_needs(
-            row in proptest::collection::vec(1u8..200, 1..600), share in 0.01f64..1.0,
-        ) {
-            let row: Vec<f32> = row.into_iter().map(f32::from).collect();
-            let mass = share * row.iter().map(|&x| f64::from(x)).sum::<f64>();
-            let all = plain(&row, row.len());
-            let mut reached = 0.0;
-            let needed = 1 + all.iter().take_while(|(_, x)| {
-                reached += f64::from(*x);
-                reached < mass
-            }).count();
-            let got = largest_until(row.iter().copied().zip(0..).map(|(x, i)| (i, x)).collect(), mass, f64::from);
-            prop_assert_eq!(&got[..], &all[..needed.min(all.len())]);
         }
     }
 
