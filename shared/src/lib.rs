@@ -9,3 +9,4 @@ pub mod log;
 pub mod openai;
 pub mod request_id;
 pub mod sse;
+pub mod timer;

@@ -50,3 +50,10 @@ pub const HELD_BACK_BYTES: usize = 256 * 1024;
 
 /// Longest name of a request (`x-request-id`) taken over from a client, in bytes.
 pub const REQUEST_ID_BYTES: usize = 128;
+
+/// How long an unused connection to a backend is kept: less than the 5 s after which common servers close theirs.
+pub const UPSTREAM_IDLE: Duration = Duration::from_secs(4);
+/// Most unused connections kept per URL.
+pub const UPSTREAM_IDLE_CONNECTIONS: usize = 64;
+/// Longest pause that a backend may ask for with `Retry-After`.
+pub const UPSTREAM_PAUSE: Duration = Duration::from_secs(300);

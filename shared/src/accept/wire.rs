@@ -14,10 +14,11 @@ use std::time::Duration;
 use hyper::rt::ReadBufCursor;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::AcceptLimits;
 use super::head::{Framing, HeadScan};
+use crate::timer::MovingTimer;
 
 /// Bytes read from the socket at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -68,26 +69,6 @@ enum Expect {
     Chunks,
 }
 
-/// A timer that is made when first needed and moved only when it fires too early or too late.
-#[derive(Debug, Default)]
-struct Timer(Option<Pin<Box<Sleep>>>);
-
-impl Timer {
-    fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        if sleep.deadline() > deadline {
-            sleep.as_mut().reset(deadline);
-        }
-        while sleep.as_mut().poll(cx).is_ready() {
-            if sleep.deadline() >= deadline {
-                return Poll::Ready(());
-            }
-            sleep.as_mut().reset(deadline);
-        }
-        Poll::Pending
-    }
-}
-
 /// One client connection.
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -101,9 +82,9 @@ pub(super) struct Wire {
     quiet_since: Instant,
     /// Allowed length of that silence.
     patience: Duration,
-    read_timer: Timer,
+    read_timer: MovingTimer,
     blocked_since: Option<Instant>,
-    write_timer: Timer,
+    write_timer: MovingTimer,
     closing_since: Option<Instant>,
 }
 
@@ -118,9 +99,9 @@ impl Wire {
             withheld: Vec::new(),
             quiet_since: Instant::now(),
             patience,
-            read_timer: Timer::default(),
+            read_timer: MovingTimer::default(),
             blocked_since: None,
-            write_timer: Timer::default(),
+            write_timer: MovingTimer::default(),
             closing_since: None,
         }
     }
