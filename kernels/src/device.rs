@@ -11,6 +11,7 @@ use std::ptr;
 use mlx_rs::{Device, DeviceType, memory};
 
 use crate::KernelError;
+use crate::host::isa::Isa;
 
 /// What the loaded MLX computes on by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +140,11 @@ pub fn cpu_features() -> Vec<&'static str> {
     return detected!(is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     Vec::new()
+}
+
+/// The instruction set that the host form computes with.
+pub fn isa() -> Isa {
+    Isa::detect()
 }
 
 /// Limits on MLX's allocator, in bytes; `None` leaves MLX's own.

@@ -29,6 +29,14 @@ pub enum KernelError {
         /// The block's limit, `AttentionShape::max_positions`.
         max: usize,
     },
+    /// A segment builds on positions that were never written, because the step that should have done it failed.
+    #[error("the KV cache is filled up to {filled}, but {expected} positions should have been")]
+    CacheBehind {
+        /// Positions written.
+        filled: usize,
+        /// Positions the segment builds on.
+        expected: usize,
+    },
     /// A value prepared or cached by one form was handed to another.
     #[error("{what} was made by another form or another shape of this block")]
     Foreign {

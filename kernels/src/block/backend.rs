@@ -10,7 +10,10 @@ use mlx_rs::{Array, Device, Stream, with_stream};
 
 use crate::KernelError;
 use crate::graph::GraphMatrix;
-use crate::hosted::Panels;
+use crate::host::isa::Isa;
+use crate::host::linear::Panels;
+use crate::host::pool::Pool;
+use crate::hosted::Scratch;
 use crate::matrix::Matrix;
 use crate::reference;
 
@@ -42,7 +45,17 @@ pub struct Backend(Rc<Inner>);
 struct Inner {
     form: Form,
     stream: Stream,
+    /// Of the host form.
+    host: Option<HostParts>,
     gpu: bool,
+}
+
+/// What the closures of the host form share.
+#[derive(Debug, Clone)]
+pub(crate) struct HostParts {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) isa: Isa,
+    pub(crate) scratch: Arc<Scratch>,
 }
 
 /// A matrix prepared for a backend's form: repacked (host) or as MLX arrays. Clones share the memory.
@@ -73,10 +86,18 @@ impl Backend {
             Form::Graph => Stream::try_default_on_device(&device)?,
             Form::Host | Form::Reference => Stream::cpu(),
         };
-        if options.form == Form::Host {
-            return Err(KernelError::Options("the host form is not there yet"));
-        }
-        Ok(Self(Rc::new(Inner { form: options.form, stream, gpu })))
+        let host = match options.form {
+            Form::Host if options.threads == 0 => {
+                return Err(KernelError::Options("the host form needs at least one thread"));
+            }
+            Form::Host => Some(HostParts {
+                pool: Arc::new(Pool::new(options.threads)),
+                isa: Isa::detect(),
+                scratch: Arc::default(),
+            }),
+            Form::Graph | Form::Reference => None,
+        };
+        Ok(Self(Rc::new(Inner { form: options.form, stream, host, gpu })))
     }
 
     /// The form of this backend's blocks.
@@ -89,7 +110,11 @@ impl Backend {
     pub fn prepare(&self, matrix: Matrix) -> Result<Prepared, KernelError> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let (store, nbytes) = match self.form() {
-            Form::Host => return Err(KernelError::Foreign { what: "the backend" }),
+            Form::Host => {
+                let panels = Panels::pack(&matrix, self.host()?.isa);
+                let nbytes = panels.nbytes();
+                (Store::Host(Arc::new(panels)), nbytes)
+            }
             Form::Graph => {
                 let matrix = GraphMatrix::new(self, &matrix)?;
                 let nbytes = matrix.nbytes();
@@ -107,6 +132,10 @@ impl Backend {
     /// Whether MLX's default device, on which the graph form runs, is a GPU.
     pub(crate) fn on_gpu(&self) -> bool {
         self.0.gpu
+    }
+
+    pub(crate) fn host(&self) -> Result<&HostParts, KernelError> {
+        self.0.host.as_ref().ok_or(KernelError::Foreign { what: "the backend" })
     }
 
     pub(crate) fn stream(&self) -> &Stream {

@@ -28,5 +28,5 @@ pub use head::{Head, HeadShape};
 pub use mlp::{Mlp, MlpShape, MlpWeights};
 pub use read::read_f32;
 
-pub(crate) use backend::Store;
+pub(crate) use backend::{HostParts, Store};
 pub(crate) use cache::Held;
