@@ -9,6 +9,7 @@ pub mod block;
 pub mod device;
 mod error;
 mod graph;
+pub mod host;
 pub mod host_op;
 mod hosted;
 pub mod matrix;
