@@ -142,6 +142,18 @@ impl AlignedBytes {
         Self { start, len }
     }
 
+    /// The bytes as whole elements; what is left over at the end is not among them.
+    pub fn as_values<T: Element>(&self) -> &[T] {
+        // SAFETY: aligned to more than an element, every bit pattern is one.
+        unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), self.len / size_of::<T>()) }
+    }
+
+    /// The bytes as whole elements, to write.
+    pub fn as_values_mut<T: Element>(&mut self) -> &mut [T] {
+        // SAFETY: as in `as_values`, and `&mut self` keeps this slice the only one.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len / size_of::<T>()) }
+    }
+
     fn layout(len: usize) -> Layout {
         Layout::from_size_align(len, Self::ALIGNMENT).expect("no slice is longer than isize::MAX")
     }
