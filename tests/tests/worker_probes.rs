@@ -25,7 +25,9 @@ async fn probes_answer_under_full_load() {
     let load: Vec<_> = (0..SLOTS + WAITING)
         .map(|_| {
             let (address, body) = (worker.address, body.clone());
-            tokio::spawn(async move { EventStream::open(address, CHAT, &body).await.finish().await })
+            tokio::spawn(
+                async move { EventStream::open(address, CHAT, &body).await.finish().await },
+            )
         })
         .collect();
     eventually("full load", PATIENCE, async || {

@@ -43,7 +43,11 @@ async fn a_stream_says_what_a_whole_reply_says() {
         let whole = worker.post(CHAT, &body).await.ok();
         let streamed = stream(&worker, CHAT, &body).await;
         assert_eq!(streamed.text(0), content(&whole, 0), "{sampling}");
-        assert_eq!(streamed.finish_reasons(0), [&whole["choices"][0]["finish_reason"]], "{sampling}");
+        assert_eq!(
+            streamed.finish_reasons(0),
+            [&whole["choices"][0]["finish_reason"]],
+            "{sampling}"
+        );
         assert_eq!(streamed.usages(), [&whole["usage"]], "{sampling}");
         texts.push(streamed.text(0));
     }
@@ -131,7 +135,8 @@ async fn a_reply_ends_for_one_reason_and_counts_its_tokens() {
     for (limit, said, reason) in
         [(4, "1234", "length"), (10, "1234567890", "length"), (11, "1234567890", "stop")]
     {
-        let body = question(&json!({"max_tokens": limit, "stream_options": {"include_usage": true}}));
+        let body =
+            question(&json!({"max_tokens": limit, "stream_options": {"include_usage": true}}));
         let whole = worker.post(CHAT, &body).await.ok();
         let usage = &whole["usage"];
         assert_eq!(content(&whole, 0), said);
@@ -167,7 +172,9 @@ async fn characters_are_never_cut() {
         assert_eq!(content(&whole, 0), text, "{limit} tokens");
         assert_eq!(whole["usage"]["completion_tokens"], limit);
     }
-    for (stop, said) in [("字", "👩\u{200d}漢"), ("\u{200d}漢", "👩"), ("\u{301}", "👩\u{200d}漢字e")] {
+    for (stop, said) in
+        [("字", "👩\u{200d}漢"), ("\u{200d}漢", "👩"), ("\u{301}", "👩\u{200d}漢字e")]
+    {
         let streamed = stream(&worker, CHAT, &question(&json!({"stop": stop}))).await;
         assert_eq!(streamed.text(0), said, "stop {stop:?}");
     }
@@ -198,14 +205,16 @@ async fn each_choice_is_what_its_seed_says_alone() {
 async fn the_same_words_in_any_form_get_the_same_reply() {
     let worker = Worker::start(&fixture(LLAMA), &[]).await;
     let ask = async |messages: Value| {
-        let body = json!({"messages": messages, "temperature": 0, "max_tokens": 12, "store": false});
+        let body =
+            json!({"messages": messages, "temperature": 0, "max_tokens": 12, "store": false});
         let reply = worker.post(CHAT, &body).await.ok();
         (content(&reply, 0).to_owned(), reply["usage"]["prompt_tokens"].clone())
     };
     let plain = ask(json!([{"role": "user", "content": "read it"}])).await;
     let parts = json!([{"type": "text", "text": "read"}, {"type": "text", "text": " it"}]);
     assert_eq!(ask(json!([{"role": "user", "content": parts}])).await, plain);
-    let system = ask(json!([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])).await;
+    let system =
+        ask(json!([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])).await;
     let developer =
         ask(json!([{"role": "developer", "content": "s"}, {"role": "user", "content": "u"}])).await;
     assert_eq!(developer, system);

@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::checkpoint::smollm2;
 use super::http::{Reply, get, post};
 use super::poll::{PATIENCE, eventually};
 use super::process::{Process, binary, is_alive};
@@ -126,6 +127,27 @@ impl Fleet {
     pub async fn post(&self, path: &str, body: &Value) -> Reply {
         post(self.address, path, body).await
     }
+}
+
+/// An instance of two real workers on the embedded model, shaped as the one that ships: seats with personas, defaults
+/// and instructions, and a cloud that is not configured.
+pub fn two_real_workers() -> String {
+    let model = smollm2();
+    let worker = "{ worker: { model: smollm2, threads: 1, slots: 8, context: 2048, queue: 32 } }";
+    format!(
+        "models: {{ smollm2: {{ path: {} }} }}
+backends:
+  smollm2-a: {worker}
+  smollm2-b: {worker}
+  cloud-main: {{ url: 'https://cloud.invalid/v1', model: big, api_key_env: SANCTUM_TEST_NO_SUCH_KEY }}
+seats:
+  council-secure: {{ backends: [smollm2-a, smollm2-b], personas: [yoda, windu], defaults: {{ temperature: 0 }} }}
+  coder: {{ backends: [smollm2-b, smollm2-a], system: 'You write code, and little else.' }}
+  spatial: {{ backends: [cloud-main], fallback: [coder], defaults: {{ temperature: 0, max_tokens: 8 }} }}
+  cloud: {{ backends: [cloud-main] }}
+",
+        model.display()
+    )
 }
 
 /// Runs `sanctum` with an instance's file, to its end.
