@@ -20,20 +20,20 @@ impl Model {
     fn new(form: Form, kind: Kind) -> Self {
         let backend = backend(form);
         let mut random = Random::new(77);
-        let table = backend.prepare(random.matrix(kind, VOCAB as usize, HIDDEN)).unwrap();
+        let table = backend.prepare(random.matrix(kind, VOCAB as usize, HIDDEN)).expect("a table");
         let layers = (0..2)
             .map(|_| {
-                let shape = attention_shape(4, 2, ropes().remove(3));
+                let shape = attention_shape(4, 2, 64, ropes(64).remove(3));
                 let weights = attention_weights(&mut random, &shape, kind);
-                let attention = Attention::new(&backend, shape, weights).unwrap();
+                let attention = Attention::new(&backend, shape, weights).expect("a block");
                 let shape = MlpShape { hidden: HIDDEN, intermediate: 256, norm_eps: NORM_EPS };
                 let weights = mlp_weights(&mut random, 256, kind, false);
-                (attention, Mlp::new(&backend, shape, weights).unwrap())
+                (attention, Mlp::new(&backend, shape, weights).expect("a block"))
             })
             .collect();
-        let embed = Embed::new(&backend, table.clone()).unwrap();
+        let embed = Embed::new(&backend, table.clone()).expect("a block");
         let shape = HeadShape { hidden: HIDDEN, norm_eps: NORM_EPS };
-        let head = Head::new(&backend, shape, ones(&[HIDDEN]), table).unwrap();
+        let head = Head::new(&backend, shape, ones(&[HIDDEN]), table).expect("a block");
         Self { embed, layers, head }
     }
 
@@ -44,7 +44,7 @@ impl Model {
     /// The logits, not yet computed, of all tokens of some slots' next positions.
     fn step(&self, parts: &mut [(&mut Slot, &[u32])]) -> Array {
         let ids: Vec<u32> = parts.iter().flat_map(|(_, ids)| ids.iter().copied()).collect();
-        let mut x = self.embed.forward(&ids).unwrap();
+        let mut x = self.embed.forward(&ids).expect("embed");
         for (layer, (attention, mlp)) in self.layers.iter().enumerate() {
             let mut start = 0;
             let mut segments: Vec<Segment<'_>> = parts
@@ -55,11 +55,11 @@ impl Model {
                     Segment { rows, cache: &mut slot[layer] }
                 })
                 .collect();
-            x = attention.forward(&x, &mut segments).unwrap();
-            x = mlp.forward(&x).unwrap();
+            x = attention.forward(&x, &mut segments).expect("attention");
+            x = mlp.forward(&x).expect("mlp");
         }
         let rows: Vec<u32> = (0..ids.len() as u32).collect();
-        self.head.forward(&x, &rows).unwrap()
+        self.head.forward(&x, &rows).expect("head")
     }
 
     /// The logits of one sequence alone, in chunks of the given lengths (the last one repeating).

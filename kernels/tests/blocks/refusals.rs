@@ -6,12 +6,12 @@ use sanctum_kernels::matrix::{Linear, Matrix};
 use super::*;
 
 fn linear(rows: usize, cols: usize, bias: Option<usize>) -> Linear {
-    let matrix = Matrix::dense(ones(&[rows, cols])).unwrap();
+    let matrix = Matrix::dense(ones(&[rows, cols])).expect("a matrix");
     Linear { matrix, bias: bias.map(|len| ones(&[len])) }
 }
 
 fn shape() -> AttentionShape {
-    AttentionShape { max_positions: 6, ..attention_shape(4, 2, ropes().remove(0)) }
+    AttentionShape { max_positions: 6, ..attention_shape(4, 2, 64, ropes(64).remove(0)) }
 }
 
 fn weights() -> AttentionWeights {

@@ -83,8 +83,8 @@ impl Random {
             Kind::Affine { bits, group, scales } => {
                 let words: Vec<u32> =
                     (0..rows * cols * bits as usize / 32).map(|_| self.next() as u32).collect();
-                let packed =
-                    HostTensor::from_values(vec![rows, cols * bits as usize / 32], &words).unwrap();
+                let packed = HostTensor::from_values(vec![rows, cols * bits as usize / 32], &words)
+                    .expect("words");
                 let highest = ((1 << bits) - 1) as f32;
                 let (step, shape) = (2.0 * size / highest, [rows, cols / group]);
                 let scales_tensor = self.tensor(scales, &shape, step, step / 4.0);
