@@ -100,7 +100,7 @@ impl Admitted {
                 .ok_or_else(|| ApiError::invalid("stream", "`stream` must be true or false."))?
                 .unwrap_or(false),
         };
-        let number = |key: &str| members.get(key).and_then(|piece| piece.read::<u64>());
+        let number = |key: &str| members.get(key).and_then(members::Piece::read::<u64>);
         Ok(Self {
             endpoint,
             model: name,

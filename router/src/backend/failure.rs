@@ -94,7 +94,8 @@ pub(crate) fn connect_failure(cause: Cause) -> Failure {
     while let Some(error) = inner {
         // The handshake's error travels as an `io::Error` around it.
         let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if error.is::<rustls::Error>() || wrapped.is_some_and(|e| e.is::<rustls::Error>()) {
+        let wrapped = wrapped.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if error.is::<rustls::Error>() || wrapped.is_some() {
             return Failure::Tls(cause);
         }
         inner = error.source();

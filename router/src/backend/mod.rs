@@ -28,11 +28,14 @@ pub(crate) use link::Reply;
 pub(crate) struct Backends {
     connector: HttpsConnector<HttpConnector>,
     connect_timeout: Duration,
-    upstreams: Mutex<HashMap<Uri, Arc<Upstream>>>,
+    upstreams: Mutex<HashMap<Key, Arc<Upstream>>>,
     loads: Vec<Arc<AtomicUsize>>,
 }
 
-/// One URL.
+/// A URL and the model asked for there: one server may be well with one model and not with another.
+type Key = (Uri, Option<Arc<str>>);
+
+/// One URL, for one model.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     url: Uri,
@@ -76,21 +79,18 @@ impl Backends {
         Ok(Self { connector, connect_timeout, upstreams: Mutex::default(), loads })
     }
 
-    /// The memory and the pool of a URL.
-    pub(crate) fn upstream(&self, url: &Uri) -> Arc<Upstream> {
+    /// The memory and the pool of a URL, for `model` there.
+    pub(crate) fn upstream(&self, url: &Uri, model: Option<&Arc<str>>) -> Arc<Upstream> {
+        let key = (url.clone(), model.cloned());
         let mut upstreams = lock(&self.upstreams);
-        if let Some(upstream) = upstreams.get(url) {
-            return upstream.clone();
-        }
-        let upstream = Arc::new(Upstream::new(url.clone()));
-        upstreams.insert(url.clone(), upstream.clone());
-        upstream
+        upstreams.entry(key).or_insert_with(|| Arc::new(Upstream::new(url.clone()))).clone()
     }
 
-    /// Whether a URL failed a moment ago.
-    pub(crate) fn cooling(&self, url: &Uri) -> bool {
+    /// Whether a URL failed a moment ago, with `model`.
+    pub(crate) fn cooling(&self, url: &Uri, model: Option<&Arc<str>>) -> bool {
         let upstreams = lock(&self.upstreams);
-        upstreams.get(url).is_some_and(|upstream| upstream.pause().is_some())
+        let upstream = upstreams.get(&(url.clone(), model.cloned()));
+        upstream.is_some_and(|upstream| upstream.pause().is_some())
     }
 
     /// Running requests of a backend.
@@ -108,7 +108,7 @@ impl Backends {
     /// Forgets URLs that `keep` refuses (a restarted worker has a new port) and closes connections unused for long.
     pub(crate) fn tidy(&self, keep: impl Fn(&Uri) -> bool) {
         let mut upstreams = lock(&self.upstreams);
-        upstreams.retain(|url, upstream| {
+        upstreams.retain(|(url, _), upstream| {
             upstream.close_unused();
             keep(url) || Arc::strong_count(upstream) > 1
         });

@@ -19,7 +19,7 @@ use crate::admission::{Admitted, Endpoint, read_body};
 use crate::house::House;
 use crate::metrics::{Outcome, Ticket};
 use crate::route::Route;
-use crate::stream::{Answer, Job, KEEP_ALIVE, ReplyBody, headers};
+use crate::stream::{Answer, Job, KEEP_ALIVE, Refusal, ReplyBody, Search, headers};
 
 pub(super) async fn chat(State(house): State<Arc<House>>, request: Request) -> Response {
     generate(house, Endpoint::Chat, request).await
@@ -58,7 +58,7 @@ async fn generate(house: Arc<House>, endpoint: Endpoint, request: Request) -> Re
     if !stream {
         return respond(job.answer().await);
     }
-    let mut search: crate::stream::Search = Box::pin(job.answer());
+    let mut search: Search = Box::pin(job.answer());
     match timeout_at(patience, &mut search).await {
         Ok(found) => respond(found),
         Err(_) => {
@@ -88,7 +88,7 @@ async fn admit(
     Ok((admitted, route))
 }
 
-fn respond(found: Result<Answer, ApiError>) -> Response {
+fn respond(found: Result<Answer, Box<Refusal>>) -> Response {
     match found {
         Ok(Answer::Whole(response)) => response.map(|body| Body::new(ReplyBody::whole(body))),
         Ok(Answer::Stream(mut response)) => {
@@ -98,6 +98,10 @@ fn respond(found: Result<Answer, ApiError>) -> Response {
                 .or_insert(HeaderValue::from_static("no-cache"));
             response.map(|relay| Body::new(ReplyBody::Relay(relay)))
         }
-        Err(error) => error.into_response().map(Body::new),
+        Err(refusal) => {
+            let mut response = refusal.error.into_response();
+            response.headers_mut().extend(refusal.signature);
+            response.map(Body::new)
+        }
     }
 }

@@ -27,12 +27,13 @@ enum Standing {
     Absent,
 }
 
-/// The URLs to ask, in order, none twice. `load` gives a backend's running requests, `cooling` a URL's standing.
+/// The URLs to ask, in order, none twice. `load` gives a backend's running requests; `cooling` tells whether
+/// a URL failed a moment ago.
 pub(crate) fn plan(
     places: &[Place],
     views: &[BackendView],
     load: impl Fn(usize) -> usize,
-    cooling: impl Fn(&Uri) -> bool,
+    cooling: impl Fn(&BackendView, &Uri) -> bool,
 ) -> Vec<Choice> {
     let mut places: Vec<&Place> = places.iter().collect();
     // Stable: with equal loads the order of the instance stands.
@@ -50,10 +51,14 @@ pub(crate) fn plan(
         };
         let fallbacks = view.fallbacks.iter().map(|url| (Standing::Good, url));
         for (standing, url) in own.into_iter().chain(fallbacks) {
-            if choices.iter().any(|(_, choice)| choice.url == *url) {
+            // One server may offer several models, each of them a backend.
+            let same =
+                |choice: &Choice| choice.url == *url && views[choice.backend].model == view.model;
+            if choices.iter().any(|(_, choice)| same(choice)) {
                 continue;
             }
-            let standing = if cooling(url) { standing.max(Standing::Cooling) } else { standing };
+            let standing =
+                if cooling(view, url) { standing.max(Standing::Cooling) } else { standing };
             choices.push((standing, Choice { backend: place.backend, url: url.clone() }));
         }
     }
@@ -115,7 +120,7 @@ mod tests {
                 &places(&[1, 2, 3]),
                 &views,
                 |_| 0,
-                |url| cooling.contains(&url.host().expect("a host")),
+                |_, url| cooling.contains(&url.host().expect("a host")),
             );
             hosts(&choices).join("")
         };
@@ -132,17 +137,29 @@ mod tests {
             view("c", BackendState::Starting, &[]),
             view("d", BackendState::Ready, &[]),
         ];
-        let choices = plan(&places(&[1, 2, 3, 4]), &views, |_| 0, |url| url.host() == Some("d"));
+        let choices = plan(&places(&[1, 2, 3, 4]), &views, |_| 0, |_, url| url.host() == Some("d"));
         assert_eq!(hosts(&choices).join(""), "xydac");
         assert!(served(&places(&[1]), &views) && !served(&places(&[1])[..0], &views));
         assert!(!served(&places(&[1, 2, 3])[2..], &views), "starting is not served yet");
     }
 
     #[test]
+    fn one_url_may_offer_several_models() {
+        let of = |model: &str| BackendView {
+            model: Some(model.into()),
+            ..view("a", BackendState::Ready, &[])
+        };
+        let views = [of("small"), of("large"), of("small")];
+        let choices = plan(&places(&[1, 2, 3]), &views, |_| 0, |_, _| false);
+        let backends: Vec<usize> = choices.iter().map(|choice| choice.backend).collect();
+        assert_eq!(backends, [0, 1]);
+    }
+
+    #[test]
     fn load_decides_between_equals_only() {
         let ready = |name| view(name, BackendState::Ready, &[]);
         let views = [ready("a"), ready("b"), ready("c")];
-        let choices = plan(&places(&[1, 1, 2]), &views, |backend| [2, 1, 0][backend], |_| false);
+        let choices = plan(&places(&[1, 1, 2]), &views, |backend| [2, 1, 0][backend], |_, _| false);
         assert_eq!(hosts(&choices).join(""), "bac");
     }
 
@@ -160,7 +177,7 @@ mod tests {
                 };
                 view(&format!("h{n}"), state, &[])
             }).collect();
-            let cooling = |url: &Uri| {
+            let cooling = |_: &BackendView, url: &Uri| {
                 let n: u8 = url.host().expect("a host")[1..].parse().expect("a number");
                 cool >> n & 1 == 1
             };

@@ -58,9 +58,17 @@ pub(crate) enum Answer {
     Stream(Response<Box<Relay>>),
 }
 
+/// What the client gets instead.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) error: ApiError,
+    /// Who was asked, for the response's head.
+    pub(crate) signature: HeaderMap,
+}
+
 impl Job {
     /// Finds somebody who answers.
-    pub(crate) async fn answer(mut self) -> Result<Answer, ApiError> {
+    pub(crate) async fn answer(mut self) -> Result<Answer, Box<Refusal>> {
         let result = self.try_all().await;
         match result {
             Ok(Found::Whole(response)) => {
@@ -73,14 +81,16 @@ impl Job {
                 self.ticket.relay();
                 let choices = self.admitted.choices;
                 let timeouts = &self.house.timeouts;
-                let relay = Relay::new(held, self.ticket, timeouts.stall, self.deadline, choices);
+                let relay = Relay::new(*held, self.ticket, timeouts.stall, self.deadline, choices);
                 Ok(Answer::Stream(head.map(|()| Box::new(relay))))
             }
             Err(error) => {
                 let failed = error.status.is_server_error();
                 let outcome = if failed { Outcome::Failed } else { Outcome::Refused };
                 self.ticket.end(error.status.as_u16(), outcome);
-                Err(error)
+                let mut signature = HeaderMap::new();
+                headers::sign(&mut signature, &self.ticket);
+                Err(Box::new(Refusal { error, signature }))
             }
         }
     }
@@ -98,7 +108,7 @@ impl Job {
             &self.route.candidates,
             &views,
             |backend| backends.load(backend),
-            |url| backends.cooling(url),
+            |view, url| backends.cooling(url, view.model.as_ref()),
         );
         let mut trail = Trail::default();
         for (n, choice) in choices.iter().enumerate() {
@@ -108,7 +118,7 @@ impl Job {
             let Some(view) = views.get(choice.backend) else { continue };
             let others = n + 1 < choices.len();
             self.ticket.attempt(view.name.clone());
-            let upstream = backends.upstream(&choice.url);
+            let upstream = backends.upstream(&choice.url, view.model.as_ref());
             match self.attempt(&house, choice, view, &upstream, others, &mut slot).await {
                 Ok(found) => return Ok(found),
                 Err(failure) => {
@@ -167,7 +177,8 @@ impl Job {
             let early = hold_back(&mut reply, first_by, wait).await?;
             let head = self.head(status, parts.headers, ());
             let (slot, upstream) = (slot.take(), upstream.clone());
-            return Ok(Found::Stream(head, Held { early, reply, upstream, slot, load }));
+            let held = Held { early, reply, upstream, slot, load };
+            return Ok(Found::Stream(head, Box::new(held)));
         }
         let body = collect(&mut reply, REPLY_BYTES, house.timeouts.stall, whole_by).await?;
         usable(&body)?;
@@ -220,7 +231,7 @@ impl Job {
 
 enum Found {
     Whole(Response<Bytes>),
-    Stream(Response<()>, Held),
+    Stream(Response<()>, Box<Held>),
 }
 
 /// How long an attempt may take until its first content. A reply that is not streamed comes as a whole, so its
@@ -256,7 +267,7 @@ async fn hold_back(reply: &mut Reply, by: Instant, wait: Duration) -> Result<Hel
             None if bytes == 0 => return Err(Failure::Empty),
             None => return Err(Failure::Cut(None)),
         };
-        let passed = held.inspector.push(piece);
+        let passed = held.inspector.push(&piece);
         let look = passed.look;
         bytes += passed.bytes.len();
         if !passed.bytes.is_empty() {

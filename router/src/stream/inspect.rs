@@ -47,7 +47,7 @@ pub(crate) struct Passed {
 
 impl Inspector {
     /// Takes the next bytes. After a fault, an error event or `[DONE]`, nothing further passes.
-    pub(crate) fn push(&mut self, piece: Bytes) -> Passed {
+    pub(crate) fn push(&mut self, piece: &Bytes) -> Passed {
         let mut input = &piece[..];
         let mut look = Look::default();
         let mut fault = None;
@@ -77,7 +77,7 @@ impl Inspector {
                 },
             }
         }
-        let bytes = self.cut(&piece, boundary);
+        let bytes = self.cut(piece, boundary);
         if fault.is_none() && self.tail.len() > SSE_EVENT_BYTES {
             // Comment lines without end: no event grows, but what we hold does.
             let limit_bytes = SSE_EVENT_BYTES;
@@ -164,7 +164,7 @@ mod tests {
     const CHUNK: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"ä🦀\"}}]}\n\n";
 
     fn push(inspector: &mut Inspector, text: &str) -> Passed {
-        inspector.push(Bytes::from(text.to_owned()))
+        inspector.push(&Bytes::from(text.to_owned()))
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
     fn endless_comments_are_bounded() {
         let mut inspector = Inspector::default();
         let line = Bytes::from(format!(": {}\n", "x".repeat(1000)));
-        let pieces = (0..).take_while(|_| inspector.push(line.clone()).fault.is_none()).count();
+        let pieces = (0..).take_while(|_| inspector.push(&line).fault.is_none()).count();
         assert!(pieces <= SSE_EVENT_BYTES / 1000 + 1, "{pieces} kB held");
     }
 
@@ -226,7 +226,7 @@ mod tests {
             let mut inspector = Inspector::default();
             let mut seen = Vec::new();
             for pair in cuts.windows(2) {
-                let passed = inspector.push(Bytes::from(stream.as_bytes()[pair[0]..pair[1]].to_vec()));
+                let passed = inspector.push(&Bytes::from(stream.as_bytes()[pair[0]..pair[1]].to_vec()));
                 prop_assert_eq!(passed.fault, None);
                 seen.extend_from_slice(&passed.bytes);
             }

@@ -12,5 +12,5 @@ mod relay;
 mod trail;
 mod wait;
 
-pub(crate) use attempt::{Answer, Job};
+pub(crate) use attempt::{Answer, Job, Refusal};
 pub(crate) use wait::{KEEP_ALIVE, ReplyBody, Search};

@@ -100,7 +100,7 @@ impl Relay {
         relay
     }
 
-    fn take(&mut self, piece: Bytes) {
+    fn take(&mut self, piece: &Bytes) {
         if self.done {
             return;
         }
@@ -123,7 +123,7 @@ impl Relay {
             self.done = true;
             self.last_content = Instant::now();
         } else if let Some(fault) = fault {
-            self.interrupt(match fault {
+            self.interrupt(&match fault {
                 Malformed::Framing(error) => Failure::Stream(error),
                 Malformed::Data => Failure::NotJson,
             });
@@ -142,7 +142,7 @@ impl Relay {
         if self.done || self.unfinished == 0 {
             self.succeed();
         } else {
-            self.interrupt(Failure::Cut(error.map(Into::into)));
+            self.interrupt(&Failure::Cut(error.map(Into::into)));
         }
     }
 
@@ -153,7 +153,7 @@ impl Relay {
         self.close();
     }
 
-    fn interrupt(&mut self, failure: Failure) {
+    fn interrupt(&mut self, failure: &Failure) {
         let event = ApiError::new(
             StatusCode::BAD_GATEWAY,
             SERVER_ERROR,
@@ -161,7 +161,7 @@ impl Relay {
         )
         .with_code("upstream_stream_interrupted");
         self.queue.push_back(sse::event(&event.body()));
-        self.end(Outcome::Interrupted, &failure);
+        self.end(Outcome::Interrupted, failure);
     }
 
     fn end(&mut self, outcome: Outcome, failure: &Failure) {
@@ -189,7 +189,7 @@ impl Relay {
         if self.done || self.unfinished == 0 {
             self.succeed();
         } else {
-            self.interrupt(Failure::Stall(self.last_content.elapsed()));
+            self.interrupt(&Failure::Stall(self.last_content.elapsed()));
         }
         Poll::Ready(())
     }
@@ -212,7 +212,7 @@ impl Body for Relay {
                 return Poll::Ready(None);
             }
             match this.reply.poll_data(cx) {
-                Poll::Ready(Some(Ok(piece))) => this.take(piece),
+                Poll::Ready(Some(Ok(piece))) => this.take(&piece),
                 Poll::Ready(Some(Err(error))) => this.ended(Some(error)),
                 Poll::Ready(None) => this.ended(None),
                 Poll::Pending => ready!(this.poll_patience(cx)),

@@ -12,19 +12,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
-use sanctum_shared::openai::error::ApiError;
 use sanctum_shared::sse;
 use sanctum_shared::timer::MovingTimer;
 use tokio::time::Instant;
 
-use super::attempt::Answer;
+use super::attempt::{Answer, Refusal};
 use super::relay::Relay;
 
 /// Silence before the first comment, and between two.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// An answer that is being looked for.
-pub(crate) type Search = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
+pub(crate) type Search = Pin<Box<dyn Future<Output = Result<Answer, Box<Refusal>>> + Send>>;
 
 /// A reply's body.
 pub(crate) enum ReplyBody {
@@ -108,22 +107,23 @@ impl Body for ReplyBody {
 }
 
 /// What follows the comments. The status has gone out: an error can only be an event now.
-fn late(found: Result<Answer, ApiError>) -> ReplyBody {
+fn late(found: Result<Answer, Box<Refusal>>) -> ReplyBody {
     match found {
         Ok(Answer::Stream(response)) => ReplyBody::Relay(response.into_body()),
         Ok(Answer::Whole(response)) => {
             let text = String::from_utf8_lossy(response.body()).into_owned();
             ReplyBody::whole(sse::event(&text))
         }
-        Err(error) => ReplyBody::whole(sse::event(&error.body())),
+        Err(refusal) => ReplyBody::whole(sse::event(&refusal.error.body())),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::Response;
+    use http::{HeaderMap, Response};
     use http_body_util::BodyExt as _;
+    use sanctum_shared::openai::error::ApiError;
 
     async fn text(body: ReplyBody) -> String {
         let bytes = body.collect().await.expect("infallible").to_bytes();
@@ -134,7 +134,8 @@ mod tests {
     async fn comments_come_every_ten_seconds_until_the_answer() {
         let search: Search = Box::pin(async {
             tokio::time::sleep(Duration::from_secs(25)).await;
-            Err(ApiError::bad_request("no"))
+            let error = ApiError::bad_request("no");
+            Err(Box::new(Refusal { error, signature: HeaderMap::new() }))
         });
         let began = Instant::now();
         let comment = ": keep-alive\n\n";

@@ -1,5 +1,6 @@
 //! A `fake-backend` under test: started, asked what it saw, ended.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::process::Command;
 
@@ -8,6 +9,9 @@ use serde_json::Value;
 use super::http::get;
 use super::poll::{PATIENCE, eventually};
 use super::process::{Process, binary};
+
+/// A port on which nobody listens: binding it takes privileges, and no service has it.
+const CLOSED: &str = "http://127.0.0.1:1/v1";
 
 /// A running `fake-backend`. It behaves as the `model` of each request says; see its source.
 #[derive(Debug)]
@@ -33,6 +37,37 @@ impl FakeBackend {
         })
         .await;
         Self { address, process }
+    }
+
+    /// An instance in which each seat's backends behave as said, in that order; `refused` is a closed port,
+    /// `refused+normal` a closed port with a fallback URL that behaves so.
+    ///
+    /// # Panics
+    /// Never: writing to a string does not fail.
+    pub fn instance(&self, seats: &[(&str, &[&str])]) -> String {
+        let mut backends = String::from("backends:\n");
+        let mut lines = String::from("seats:\n");
+        for (seat, behaviours) in seats {
+            let names: Vec<String> = (0..behaviours.len()).map(|n| format!("{seat}-{n}")).collect();
+            for (name, behaviour) in names.iter().zip(*behaviours) {
+                let (url, model) = match behaviour.strip_prefix("refused") {
+                    Some(rest) => (CLOSED.to_owned(), rest.trim_start_matches('+')),
+                    None => (self.url(), *behaviour),
+                };
+                let fallback =
+                    if url == CLOSED && !model.is_empty() { self.url() } else { String::new() };
+                let fallback =
+                    if fallback.is_empty() { fallback } else { format!("\"{fallback}\"") };
+                let model = if model.is_empty() { "nobody" } else { model };
+                writeln!(
+                    backends,
+                    "  {name}: {{ url: \"{url}\", model: \"{model}\", fallback_urls: [{fallback}] }}"
+                )
+                .expect("written");
+            }
+            writeln!(lines, "  {seat}: {{ backends: [{}] }}", names.join(", ")).expect("written");
+        }
+        backends + &lines
     }
 
     /// The base URL.
