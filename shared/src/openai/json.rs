@@ -49,7 +49,7 @@ pub fn checked<'a>(body: &'a [u8], limits: &JsonLimits) -> Result<&'a str, ApiEr
         Ok(()) => Ok(text),
         Err(error) => {
             let refusal = invalid(format!("The request body is not acceptable JSON: {error}."));
-            let path = walk.path.take().concat();
+            let path = shown(&walk.path.take());
             Err(if path.is_empty() { refusal } else { refusal.with_param(path) })
         }
     }
@@ -57,6 +57,14 @@ pub fn checked<'a>(body: &'a [u8], limits: &JsonLimits) -> Result<&'a str, ApiEr
 
 fn invalid(message: impl Into<String>) -> ApiError {
     ApiError::bad_request(message).with_code("invalid_json")
+}
+
+/// Steps of a path that are shown: deeper ones say nothing more.
+const PATH_STEPS: usize = 8;
+
+fn shown(steps: &[String]) -> String {
+    let more = if steps.len() > PATH_STEPS { "…" } else { "" };
+    steps.iter().take(PATH_STEPS).map(String::as_str).chain([more]).collect()
 }
 
 /// Longest key repeated in a path, in characters.

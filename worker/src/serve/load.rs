@@ -4,7 +4,8 @@
 //! and refuses most broken directories.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use sanctum_kernels::device::{MemoryLimits, set_memory_limits};
@@ -24,6 +25,9 @@ use crate::tokenize::{CheckpointText, TextTokenizer, TokenizeError};
 /// Why the model does not serve.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeLoadError {
+    /// There is no such directory.
+    #[error("{}: there is no such model directory", .0.display())]
+    NoDirectory(PathBuf),
     /// The text side is not usable.
     #[error(transparent)]
     Tokenize(#[from] TokenizeError),
@@ -41,11 +45,14 @@ const MIB: usize = 1 << 20;
 /// Loads what `args` name and lets `app` serve it.
 pub(super) fn load(
     args: &ServeArgs,
-    app: &std::sync::Arc<App>,
+    app: &Arc<App>,
     started_unix: u64,
 ) -> Result<(), ServeLoadError> {
     let begun = Instant::now();
     let dir = args.model.as_path();
+    if !dir.is_dir() {
+        return Err(ServeLoadError::NoDirectory(dir.to_owned()));
+    }
     app.progress("tokenizer", 0.0);
     let text = CheckpointText::read(dir)?;
     let tokenizer = TextTokenizer::load(dir, &text)?;
@@ -77,10 +84,7 @@ pub(super) fn load(
     Ok(())
 }
 
-fn start_engine(
-    args: &ServeArgs,
-    app: &std::sync::Arc<App>,
-) -> Result<engine::EngineHandle, StartError> {
+fn start_engine(args: &ServeArgs, app: &Arc<App>) -> Result<engine::EngineHandle, StartError> {
     let options = EngineOptions {
         slots: args.slots,
         queue: args.queue,
@@ -96,7 +100,7 @@ fn start_engine(
     let backend = BackendOptions { form: args.form.into(), threads: threads(args) };
     let opened =
         OpenOptions { dir: args.model.clone(), id: Some(app.name.clone()), context: args.context };
-    let watched = std::sync::Arc::clone(app);
+    let watched = Arc::clone(app);
     let tell = move |progress: engine::Progress| {
         watched.progress(progress.phase.name(), progress.fraction);
     };

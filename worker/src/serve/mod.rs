@@ -16,8 +16,8 @@ use std::time::Duration;
 use sanctum_shared::accept::{self, AcceptLimits};
 use sanctum_shared::openai::json::JsonLimits;
 use sanctum_shared::{exit, log};
-use tokio::sync::oneshot;
-use tokio::time::{interval, timeout};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{interval, sleep, timeout};
 
 use crate::cli::{LogArg, ServeArgs, complain};
 use crate::engine::StartError;
@@ -34,6 +34,8 @@ const HTTP_THREADS: usize = 2;
 const PREPARING: usize = 2;
 /// How often the metrics' samples are folded together while nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
+/// What connections get beyond the drain limit, to hear that their replies were given up.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long the engine's thread may take to end after the last reply.
 const ENGINE_END: Duration = Duration::from_secs(5);
 
@@ -118,9 +120,10 @@ async fn live(args: &ServeArgs, app: &Arc<App>) -> u8 {
     };
     tracing::info!(%address, model = app.name, pid = state.pid, "listening");
 
+    let drain = Duration::from_secs(args.drain_seconds);
     let accept_limits = AcceptLimits {
         connections: args.connections,
-        drain: Duration::from_secs(args.drain_seconds),
+        drain: drain + LAST_WORDS,
         ..AcceptLimits::default()
     };
     let draining = {
@@ -140,11 +143,12 @@ async fn live(args: &ServeArgs, app: &Arc<App>) -> u8 {
             tracing::info!(connections = report.accepted, cut = report.cut, "stopped");
             exit::OK
         }
-        () = reached(stop, Stop::Now) => {
+        () = reached(stop.clone(), Stop::Now) => {
             tracing::info!("stopped at once");
             exit::OK
         }
         code = broken(args, app, started_unix) => code,
+        () = give_up(app, stop, drain) => exit::INTERNAL,
         () = upkeep(app) => exit::INTERNAL,
     };
     end_engine(app).await;
@@ -189,12 +193,25 @@ async fn broken(args: &ServeArgs, app: &Arc<App>, started_unix: u64) -> u8 {
 /// A model that cannot be loaded will not load the next time either.
 fn load_exit_code(error: &ServeLoadError) -> u8 {
     match error {
-        ServeLoadError::Tokenize(_) | ServeLoadError::Template(_) => exit::CONFIG,
+        ServeLoadError::NoDirectory(_)
+        | ServeLoadError::Tokenize(_)
+        | ServeLoadError::Template(_) => exit::CONFIG,
         ServeLoadError::Start(StartError::Load(_) | StartError::Prewarm(_)) => exit::CONFIG,
         ServeLoadError::Start(StartError::Backend(_)) => exit::UNAVAILABLE,
         ServeLoadError::Start(StartError::Thread(_)) => exit::TEMPORARY,
         ServeLoadError::Start(StartError::Panicked) => exit::INTERNAL,
     }
+}
+
+/// At the drain limit, ends the replies that still run with an error event, rather than with a cut connection.
+/// Never completes.
+async fn give_up(app: &App, stop: watch::Receiver<Stop>, drain: Duration) {
+    reached(stop, Stop::Drain).await;
+    sleep(drain).await;
+    if let Some(served) = app.loaded() {
+        served.engine.stop_now();
+    }
+    std::future::pending().await
 }
 
 async fn upkeep(app: &App) {

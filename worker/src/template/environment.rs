@@ -10,13 +10,16 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value};
 use sanctum_shared::openai::timestamp::Civil;
 
-use super::python_json::{Style, dumps, python_float};
+use super::python_json::{Style, dumps};
+use super::python_text;
 use super::strftime::strftime;
 
 /// Most steps of minijinja's machine per rendering; a long conversation takes some hundred thousand.
 pub(super) const FUEL_STEPS: u64 = 10_000_000;
 /// Deepest nesting of macro calls and includes.
 const RECURSION_LEVELS: usize = 64;
+/// Widest indentation, in spaces.
+const MAX_INDENT: usize = 1024;
 
 /// An environment in which `clock` says the time, in Unix seconds.
 pub(super) fn environment(clock: fn() -> u64) -> Environment<'static> {
@@ -28,6 +31,11 @@ pub(super) fn environment(clock: fn() -> u64) -> Environment<'static> {
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_formatter(print_as_python);
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    env.add_test("iterable", is_iterable);
+    env.add_filter("string", |value: &Value| python_str(value));
+    env.add_filter("upper", |value: &Value| python_str(value).map(|text| text.to_uppercase()));
+    env.add_filter("lower", |value: &Value| python_str(value).map(|text| text.to_lowercase()));
+    env.add_filter("indent", indent);
     env.add_filter("tojson", to_json);
     env.add_filter("fromjson", from_json);
     env.add_function("fromjson", from_json);
@@ -62,28 +70,60 @@ fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// `True`, `None` and floats as Python prints them; all else as minijinja does.
+/// Text and numbers as minijinja prints them, all else as Python does.
 fn print_as_python(
     out: &mut Output<'_>,
     state: &State<'_, '_>,
     value: &Value,
 ) -> Result<(), Error> {
-    let written = match value.kind() {
-        ValueKind::Bool => out.write_str(if value.is_true() { "True" } else { "False" }),
-        ValueKind::None => out.write_str("None"),
-        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
-            Ok(number) => out.write_str(&python_float(number)),
-            Err(_) => return minijinja::escape_formatter(out, state, value),
-        },
-        _ => return minijinja::escape_formatter(out, state, value),
-    };
-    written.map_err(Error::from)
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::String | ValueKind::Bytes => {
+            minijinja::escape_formatter(out, state, value)
+        }
+        _ => out.write_str(&python_str(value)?).map_err(Error::from),
+    }
+}
+
+/// Python's `str` of a value; nothing for an undefined one.
+fn python_str(value: &Value) -> Result<String, Error> {
+    if value.is_undefined() {
+        return Ok(String::new());
+    }
+    match value.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => as_json(value).map(|json| python_text::text(&json)),
+    }
+}
+
+fn as_json(value: &Value) -> Result<serde_json::Value, Error> {
+    serde_json::to_value(value).map_err(|error| invalid("not a plain value").with_source(error))
+}
+
+/// As in Python, where `None` is not iterable; `tools is iterable and tools | length > 0` relies on it.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+fn indent(
+    text: &str,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(options.get("width")?).unwrap_or(4);
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    if width > MAX_INDENT {
+        return Err(invalid("indent: too wide"));
+    }
+    Ok(python_text::indent(text, width, first, blank))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature minijinja asks for")]
 fn to_json(value: Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
-    let json = serde_json::to_value(&value)
-        .map_err(|error| invalid("tojson: not a JSON value").with_source(error))?;
+    let json = as_json(&value)?;
     let indent = match indent {
         Some(indent) => Some(indent),
         None => options.get::<Option<Value>>("indent")?,
@@ -169,6 +209,13 @@ mod tests {
             ("x {%- generation -%} y {% endgeneration %}z", "xy z"),
             ("{{ undefined_name }}|{{ 'ab'[::-1] }}", "|ba"),
             ("{{ '<&>' }}", "<&>"),
+            ("{{ ['a', none] }} {{ ['a'] | string | length }}", "['a', None] 5"),
+            (
+                "{{ none is iterable }} {{ missing is iterable }} {{ 'a' is iterable }}",
+                "False True True",
+            ),
+            ("{{ '{\n' | indent(2, first=true) }}x", "  {\nx"),
+            ("{{ ['a'] | upper }}", "['A']"),
         ] {
             assert_eq!(render(source).expect(source), expected, "{source}");
         }

@@ -6,6 +6,7 @@
 
 mod environment;
 mod python_json;
+mod python_text;
 mod strftime;
 
 use std::collections::BTreeMap;
