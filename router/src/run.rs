@@ -31,7 +31,7 @@ use crate::{http, metrics};
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 /// What operators' requests get to end after the callers' have.
 const ADMIN_DRAIN: Duration = Duration::from_secs(1);
-/// Descriptors kept for logs, workers, probes and the like.
+/// Most descriptors kept for logs, workers, probes and the like.
 const SPARE_FILES: u64 = 128;
 
 /// A run that could not begin.
@@ -145,7 +145,7 @@ pub async fn run(instance: Arc<Instance>) -> Result<(), RunError> {
         () = wind_down => tracing::info!("ended"),
         name = signals.next() => {
             tracing::warn!(signal = name, "second signal: ending at once");
-            fleet.kill();
+            fleet.kill().await;
         }
     }
     keeping.abort();
@@ -219,7 +219,8 @@ fn raise_file_limit() -> u64 {
 /// The instance's limits, with no more connections than there are descriptors for both sides.
 fn accept_limits(instance: &Instance, files: u64) -> AcceptLimits {
     let limits = &instance.limits;
-    let affordable = usize::try_from(files.saturating_sub(SPARE_FILES) / 2).unwrap_or(usize::MAX);
+    let spare = SPARE_FILES.min(files / 4);
+    let affordable = usize::try_from((files - spare) / 2).unwrap_or(usize::MAX);
     AcceptLimits {
         header_timeout: limits.header_timeout,
         idle_timeout: limits.idle,

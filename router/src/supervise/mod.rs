@@ -17,7 +17,10 @@ mod policy;
 mod probe;
 mod process;
 mod state_file;
+#[cfg(test)]
+mod tests;
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,14 +53,27 @@ struct Inner {
     /// Per backend of the instance; `None` for a URL.
     orders: Vec<Option<mpsc::UnboundedSender<Order>>>,
     keepers: Mutex<JoinSet<()>>,
+    /// Locked for as long as the fleet lives; the system unlocks it however we end.
+    _lock: File,
 }
 
 /// Why there is no fleet.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use the state directory {}", path.display())]
-pub struct FleetError {
-    path: PathBuf,
-    source: io::Error,
+pub enum FleetError {
+    /// The state directory cannot be used.
+    #[error("cannot use the state directory {}", path.display())]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Two routers would end each other's workers.
+    #[error("another router runs on the state directory {}", path.display())]
+    Taken {
+        /// The directory.
+        path: PathBuf,
+    },
 }
 
 /// Who runs a backend.
@@ -109,15 +125,15 @@ impl Fleet {
     /// `variable` reads the environment, for the keys of URLs.
     ///
     /// # Errors
-    /// The state directory cannot be used.
+    /// The state directory cannot be used, or another router uses it.
     pub async fn start(
         instance: &Arc<Instance>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, FleetError> {
-        let state_dir = prepare(&instance.state_dir)?;
+        let (state_dir, lock) = prepare(&instance.state_dir)?;
         state_file::end_stale(&state_dir)
             .await
-            .map_err(|source| FleetError { path: state_dir.clone(), source })?;
+            .map_err(|source| FleetError::StateDir { path: state_dir.clone(), source })?;
         let board = Arc::new(Board::new(instance, variable));
         let program = worker_program(instance.worker_binary.as_deref());
         let mut keepers = JoinSet::new();
@@ -149,7 +165,8 @@ impl Fleet {
             orders.push(Some(order));
         }
         let instance = Arc::clone(instance);
-        Ok(Self(Arc::new(Inner { instance, board, orders, keepers: Mutex::new(keepers) })))
+        let keepers = Mutex::new(keepers);
+        Ok(Self(Arc::new(Inner { instance, board, orders, keepers, _lock: lock })))
     }
 
     /// What the data path reads.
@@ -199,19 +216,21 @@ impl Fleet {
 
     /// Ends every worker; each gets `drain` to finish what it has. Returns when none is left.
     pub async fn stop(&self, drain: Duration) {
+        self.end(|| Order::Stop(drain)).await;
+    }
+
+    /// Kills every worker, also after a [`Fleet::stop`] that was given up. Returns when none is left.
+    pub async fn kill(&self) {
+        self.end(|| Order::Kill).await;
+    }
+
+    async fn end(&self, order: impl Fn() -> Order) {
         for orders in self.0.orders.iter().flatten() {
-            // A keeper that is gone has nothing left to stop.
-            let _ = orders.send(Order::Stop(drain));
+            // A keeper that is gone has nothing left to end.
+            let _ = orders.send(order());
         }
         let mut keepers = self.0.keepers.lock().await;
         while keepers.join_next().await.is_some() {}
-    }
-
-    /// Kills every worker now, also while [`Fleet::stop`] waits for them.
-    pub fn kill(&self) {
-        for orders in self.0.orders.iter().flatten() {
-            let _ = orders.send(Order::Kill);
-        }
     }
 }
 
@@ -227,14 +246,23 @@ fn words(state: &BackendState) -> (State, Option<String>) {
     }
 }
 
-/// Makes the directories, and their path absolute: workers and later routers must read it the same way.
-fn prepare(state_dir: &Path) -> Result<PathBuf, FleetError> {
+/// Makes the directories, and their path absolute: workers and later routers must read it the same way. Then locks
+/// them against another router.
+fn prepare(state_dir: &Path) -> Result<(PathBuf, File), FleetError> {
     let make = |path: &Path| {
         std::fs::create_dir_all(path.join("logs"))?;
         std::fs::create_dir_all(path.join("workers"))?;
-        path.canonicalize()
+        let path = path.canonicalize()?;
+        let lock = File::create(path.join("lock"))?;
+        Ok((path, lock))
     };
-    make(state_dir).map_err(|source| FleetError { path: state_dir.to_owned(), source })
+    let unusable = |source| FleetError::StateDir { path: state_dir.to_owned(), source };
+    let (path, lock) = make(state_dir).map_err(unusable)?;
+    match lock.try_lock() {
+        Ok(()) => Ok((path, lock)),
+        Err(TryLockError::WouldBlock) => Err(FleetError::Taken { path }),
+        Err(TryLockError::Error(source)) => Err(unusable(source)),
+    }
 }
 
 /// Uniform in 0..1, from the generator that also makes request ids.

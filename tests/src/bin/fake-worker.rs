@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,6 +42,12 @@ struct Fake {
     started: Instant,
     running: AtomicUsize,
     draining: AtomicBool,
+}
+
+/// Writes a line to the worker's log.
+fn say(text: &str) {
+    // A closed log is nobody's loss.
+    let _ = writeln!(std::io::stderr(), "fake worker: {text}");
 }
 
 fn behaviour(name: &str) -> Option<String> {
@@ -79,7 +85,7 @@ async fn main() -> ExitCode {
     let code = number("EXIT_CODE").and_then(|code| u8::try_from(code).ok());
     let exit_after = millis("EXIT_AFTER_MS").filter(|_| misbehaves);
     if let (Some(code), None, true) = (code, exit_after, misbehaves) {
-        eprintln!("fake worker: exit code {code}, as asked");
+        say(&format!("exit code {code}, as asked"));
         return ExitCode::from(code);
     }
     if behaviour("HANG").as_deref() == Some("listen") {
@@ -95,7 +101,7 @@ async fn main() -> ExitCode {
     let listener = match TcpListener::bind(&address).await {
         Ok(listener) => listener,
         Err(error) => {
-            eprintln!("fake worker: {address}: {error}");
+            say(&format!("{address}: {error}"));
             return ExitCode::from(69);
         }
     };
@@ -130,6 +136,7 @@ fn write_state(path: &PathBuf, address: SocketAddr, fake: &Fake) {
 }
 
 /// A process that would outlive us if only we were killed.
+#[expect(clippy::zombie_processes, reason = "being left behind is its purpose")]
 fn start_child() {
     if let Some(file) = behaviour("CHILD") {
         let child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep(1) runs");
@@ -289,11 +296,11 @@ async fn complete(fake: &Arc<Fake>, asked: &Value, chat: bool) -> Reply {
                 let event = match step.checked_sub(tokens) {
                     None => {
                         sleep(pause).await;
-                        chunk(head.clone(), Some(&word(step)), Value::Null, chat)
+                        chunk(head.clone(), Some(&word(step)), &Value::Null, chat)
                     }
-                    Some(0) => chunk(head.clone(), None, json!(finish), chat),
+                    Some(0) => chunk(head.clone(), None, &json!(finish), chat),
                     Some(1) if with_usage => {
-                        let mut last = chunk(head.clone(), None, Value::Null, chat);
+                        let mut last = chunk(head.clone(), None, &Value::Null, chat);
                         last["choices"] = json!([]);
                         last["usage"] = usage.clone();
                         last
@@ -331,7 +338,7 @@ fn whole(mut head: Value, text: &str, finish: &str, usage: &Value, chat: bool) -
     head
 }
 
-fn chunk(mut head: Value, text: Option<&str>, finish: Value, chat: bool) -> Value {
+fn chunk(mut head: Value, text: Option<&str>, finish: &Value, chat: bool) -> Value {
     head["object"] = json!(if chat { "chat.completion.chunk" } else { "text_completion" });
     head["choices"] = if chat {
         let delta = text.map_or(json!({}), |text| json!({"role": "assistant", "content": text}));
