@@ -298,7 +298,7 @@ fn what_cannot_be_served_is_refused_at_once() {
 
 #[test]
 fn memory_that_is_promised_to_one_makes_another_wait() {
-    let options = EngineOptions { kv_limit_bytes: 10, ..EngineOptions::default() };
+    let options = EngineOptions { kv_limit_bytes: 300, ..EngineOptions::default() };
     let bench = Bench::gated(&options);
     let first = bench.engine.submit(request(vec![0, 1], 6)).expect("accepted");
     let second = bench.engine.submit(request(vec![4], 2)).expect("accepted");
@@ -306,7 +306,7 @@ fn memory_that_is_promised_to_one_makes_another_wait() {
     bench.wait("one runs", |s| s.decode_tokens == 1);
     assert_eq!(
         (bench.engine.snapshot().running, bench.engine.snapshot().kv_reserved_bytes),
-        (1, 8)
+        (1, 256)
     );
     (0..7).for_each(|_| bench.order(Do::Count));
     assert_eq!(ids(first).0.len(), 6);

@@ -15,6 +15,8 @@ use crate::schedule::{self, Limits, SegmentPlan, Slot, Waiting};
 
 /// Failed steps in a row after which the engine tries itself.
 const FAILURES_BEFORE_TRIAL: u32 = 3;
+/// Positions by which caches grow, in every form: what a request reserves is rounded up to them.
+const KV_GROWTH_POSITIONS: usize = 256;
 /// Steps between two looks at the numeric library's memory.
 const MEMORY_EVERY_STEPS: u64 = 32;
 /// Share of the newest request in the mean duration.
@@ -129,10 +131,13 @@ impl<M: StepModel> Engine<M> {
         }
         let request = &submission.request;
         let positions = request.prompt.len() + request.max_tokens;
+        let grown = positions.next_multiple_of(KV_GROWTH_POSITIONS) as u64;
+        let kv_bytes = self.info.kv_bytes_per_token.saturating_mul(grown);
         let waiting = Waiting {
             prompt: request.prompt.len(),
             arrival: self.arrivals,
-            kv_bytes: self.info.kv_bytes_per_token.saturating_mul(positions as u64),
+            // The handle has seen that the request alone fits; rounding must not keep it waiting for ever.
+            kv_bytes: kv_bytes.min(self.limits.kv_bytes()),
         };
         self.arrivals += 1;
         self.queue.push_back(Queued { submission, waiting });
