@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use sanctum_kernels::Form;
 use sanctum_shared::{exit, limits};
 
-use crate::{doctor, import, serve};
+use crate::{bench, doctor, import, parity, serve};
 
 /// One process, one model, one device: a worker of the Sanctum fleet.
 #[derive(Debug, Parser)]
@@ -31,6 +31,10 @@ enum Command {
     Serve(Box<ServeArgs>),
     /// Turn a GGUF file into a model directory.
     Import(import::ImportArgs),
+    /// Compare logits and greedy tokens with a stored reference.
+    Parity(parity::ParityArgs),
+    /// Measure how fast this host runs a model.
+    Bench(bench::BenchArgs),
     /// Say what this host computes on.
     Doctor(DoctorArgs),
 }
@@ -159,6 +163,8 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Serve(args) => ExitCode::from(serve::run(&args)),
         Command::Import(args) => ended(import::run(&args)),
+        Command::Parity(args) => ended(parity::run(&args)),
+        Command::Bench(args) => ended(bench::run(&args)),
         Command::Doctor(args) => ended(doctor::run(args.json)),
     }
 }
@@ -225,7 +231,7 @@ mod tests {
         }
         assert!(matches!(parse(&["doctor"]).expect("valid").command, Command::Doctor(_)));
         let help = parse(&["--help"]).expect_err("help");
-        assert!(help.to_string().contains("import"), "{help}");
+        assert!(help.to_string().contains("parity"), "{help}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One process, one model, one device.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cli;
 pub mod doctor;
 pub mod engine;
