@@ -85,8 +85,36 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn settle(sums: &mut [[Self::F; 2]; 2]) {
+        // SAFETY: the caller promises the instruction set.
+        unsafe { settle(sums) }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch reads nothing that could fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}
+
+/// See [`Lanes::settle`]. Register operands want the set enabled right here.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn settle(sums: &mut [[[__m256; 2]; 2]; 2]) {
+    let [[[a, b], [c, d]], [[e, f], [g, h]]] = sums;
+    // SAFETY: no instructions at all.
+    unsafe {
+        std::arch::asm!(
+            "/* {} {} {} {} {} {} {} {} */",
+            inout(ymm_reg) * a,
+            inout(ymm_reg) * b,
+            inout(ymm_reg) * c,
+            inout(ymm_reg) * d,
+            inout(ymm_reg) * e,
+            inout(ymm_reg) * f,
+            inout(ymm_reg) * g,
+            inout(ymm_reg) * h,
+            options(nomem, nostack, preserves_flags)
+        );
     }
 }

@@ -6,6 +6,9 @@
 
 use super::{LANES, Lanes};
 
+/// Positions that [`block`] takes without looking up.
+const UNROLLED: usize = 16;
+
 /// Sums `w[k][lane] * x[row][k]` over `k` in `0..len`: even `k` in one chain, odd ones in another, then both.
 ///
 /// `w` is `len` runs of `S * 16` floats, `w_stride` apart; `x` is `R` rows of `len` floats, `x_stride` apart.
@@ -23,14 +26,23 @@ pub(in crate::host) unsafe fn block<L: Lanes, const R: usize, const S: usize>(
     unsafe {
         let mut even = [[L::zero(); S]; R];
         let mut odd = [[L::zero(); S]; R];
-        let mut k = 0;
-        while k + 2 <= len {
-            chain::<L, R, S>(&mut even, w.add(k * w_stride), x.add(k), x_stride);
-            chain::<L, R, S>(&mut odd, w.add((k + 1) * w_stride), x.add(k + 1), x_stride);
-            k += 2;
+        let (mut at, mut x, mut left) = (w, x, len);
+        // Unrolled, so that a quantisation group takes few enough turns for their end to be foreseen.
+        while left >= UNROLLED {
+            for k in 0..UNROLLED / 2 {
+                let w = at.add(2 * k * w_stride);
+                chain::<L, R, S>(&mut even, w, x.add(2 * k), x_stride);
+                chain::<L, R, S>(&mut odd, w.add(w_stride), x.add(2 * k + 1), x_stride);
+            }
+            (at, x, left) = (at.add(UNROLLED * w_stride), x.add(UNROLLED), left - UNROLLED);
         }
-        if k < len {
-            chain::<L, R, S>(&mut even, w.add(k * w_stride), x.add(k), x_stride);
+        while left >= 2 {
+            chain::<L, R, S>(&mut even, at, x, x_stride);
+            chain::<L, R, S>(&mut odd, at.add(w_stride), x.add(1), x_stride);
+            (at, x, left) = (at.add(2 * w_stride), x.add(2), left - 2);
+        }
+        if left > 0 {
+            chain::<L, R, S>(&mut even, at, x, x_stride);
         }
         for r in 0..R {
             for s in 0..S {

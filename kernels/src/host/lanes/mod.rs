@@ -81,6 +81,11 @@ pub(super) trait Lanes: Copy {
     /// Floats of these bits.
     unsafe fn from_bits(a: Self::U) -> Self::F;
 
+    /// Keeps the compiler from mixing what was added to these sums with what will be: with all registers in use, its idea
+    /// of a better order costs more in spills than it gains.
+    #[inline(always)]
+    unsafe fn settle(_sums: &mut [[Self::F; 2]; 2]) {}
+
     /// Asks for the cache line at `at`, which need not be readable, to be fetched.
     unsafe fn prefetch(at: *const u8);
 }

@@ -18,14 +18,16 @@ use half::{bf16, f16};
 use self::codec::{Bytes, Codec, FloatType, Floats, Format, Nibbles, TILE};
 use self::input::{InputForm, Inputs};
 pub use self::panels::Panels;
-use self::rows::{ROWS_PER_JOB, TileOfRows};
+use self::rows::{Lines, ROWS_PER_JOB, TileOfRows};
 use self::single::{Scale, Unscaled, tile_sums};
 use super::isa::Kernel;
 use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::shared_mut::SharedMut;
 
-/// Jobs per thread that a call with one row is cut into, so that a thread that is held up delays the others little.
+/// Rows up to which each meets the weights as if alone: turning them into floats for all pays from then on.
+const ONE_BY_ONE: usize = 3;
+/// Jobs per thread that a call with few rows is cut into, so that a thread that is held up delays the others little.
 const JOBS_PER_THREAD: usize = 6;
 
 /// One linear layer of a call.
@@ -92,11 +94,14 @@ pub fn multiply(pool: &Pool, products: &mut [Product<'_>], x: &[f32], m: usize) 
             }
         })
         .collect();
-    if m == 1 {
+    if m <= ONE_BY_ONE {
         let per_job = tiles.div_ceil(pool.threads() * JOBS_PER_THREAD);
         pool.run(tiles.div_ceil(per_job), &|job| {
             for tile in job * per_job..tiles.min((job + 1) * per_job) {
-                Layer::holding(&layers, tile).single(tile);
+                let layer = Layer::holding(&layers, tile);
+                for row in 0..m {
+                    layer.single(tile, row);
+                }
             }
         });
     } else {
@@ -129,20 +134,20 @@ impl<'a> Layer<'a> {
         &layers[after - 1]
     }
 
-    /// A tile of the only row.
-    fn single(&self, tile: usize) {
+    /// A tile of one row.
+    fn single(&self, tile: usize, row: usize) {
         let tile = tile - self.first_tile;
         let mut sums = [0.0; TILE];
-        self.panels.isa.run(Single { layer: self, tile, out: &mut sums });
-        self.write(tile, 0, &sums);
+        self.panels.isa.run(Single { layer: self, tile, row, out: &mut sums });
+        self.write(tile, row, &sums);
     }
 
     /// A tile of some rows.
     fn rows(&self, tile: usize, from: usize, m: usize) {
         let tile = tile - self.first_tile;
-        let mut sums = [0.0; ROWS_PER_JOB * TILE];
-        self.panels.isa.run(Rows { layer: self, tile, from, m, out: &mut sums });
-        for (row, sums) in sums.chunks_exact(TILE).take(m).enumerate() {
+        let mut sums = Lines([0.0; ROWS_PER_JOB * TILE]);
+        self.panels.isa.run(Rows { layer: self, tile, from, m, out: &mut sums.0 });
+        for (row, sums) in sums.0.chunks_exact(TILE).take(m).enumerate() {
             self.write(tile, from + row, sums);
         }
     }
@@ -165,10 +170,11 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// A tile against the only row.
+/// A tile against one row.
 struct Single<'a> {
     layer: &'a Layer<'a>,
     tile: usize,
+    row: usize,
     out: &'a mut [f32; TILE],
 }
 
@@ -200,7 +206,7 @@ impl Kernel for Single<'_> {
 impl Single<'_> {
     #[inline(always)]
     unsafe fn sum<L: Lanes, C: Codec, S: Scale>(self) {
-        let (x, sums) = self.layer.inputs.rows_from(0);
+        let (x, sums) = self.layer.inputs.rows_from(self.row);
         let tile = self.layer.panels.tile(self.tile);
         let layout = &self.layer.panels.layout;
         // SAFETY: the inputs were prepared for this layout, and the tile is one of it.

@@ -19,6 +19,10 @@ const CHUNK: usize = 256;
 /// Blocks of a chunk at most: groups have 32 inputs or more.
 const CHUNK_BLOCKS: usize = CHUNK / 32;
 
+/// On a cache line: vectors that straddle two cost twice.
+#[repr(align(64))]
+pub(super) struct Lines<T>(pub(super) T);
+
 /// A tile of weights against rows of prepared inputs.
 #[derive(Clone, Copy)]
 pub(super) struct TileOfRows<'a> {
@@ -68,9 +72,9 @@ impl TileOfRows<'_> {
 
     #[inline(always)]
     unsafe fn strips<L: Lanes, const N: usize>(self, strip: usize) {
-        let mut weights = [const { MaybeUninit::<f32>::uninit() }; CHUNK * TILE];
-        let mut scales = [const { MaybeUninit::<f32>::uninit() }; CHUNK_BLOCKS * 2 * TILE];
-        let (weights, scales) = (weights.as_mut_ptr().cast(), scales.as_mut_ptr().cast());
+        let mut weights = Lines([const { MaybeUninit::<f32>::uninit() }; CHUNK * TILE]);
+        let mut scales = Lines([const { MaybeUninit::<f32>::uninit() }; CHUNK_BLOCKS * 2 * TILE]);
+        let (weights, scales) = (weights.0.as_mut_ptr().cast(), scales.0.as_mut_ptr().cast());
         let (all, per_chunk) = (self.layout.blocks(), CHUNK / self.layout.block());
         // SAFETY: blocks and rows are those of the layout; a chunk has room for its blocks of N strips.
         unsafe {
@@ -156,7 +160,8 @@ impl TileOfRows<'_> {
         }
     }
 
-    /// `R` rows against a chunk.
+    /// `R` rows against a chunk: first all products, then the running sums, which would have each block wait for the
+    /// one before.
     #[inline(always)]
     unsafe fn meet<L: Lanes, const SCALED: bool, const R: usize, const N: usize>(
         &self,
@@ -164,29 +169,50 @@ impl TileOfRows<'_> {
         row: usize,
     ) {
         let (width, inputs) = (self.layout.width(), self.layout.block());
-        // SAFETY: `R` rows from `row` on are below `m`, the blocks are the tile's.
+        let mut products = [[[MaybeUninit::<L::F>::uninit(); N]; R]; CHUNK_BLOCKS];
+        // SAFETY: `R` rows from `row` on are below `m`, the blocks are the tile's; products are written, then read.
         unsafe {
-            for b in 0..chunk.blocks {
-                let block_index = chunk.block + b;
-                let d = block::<L, R, N>(
-                    (chunk.weights.add(b * inputs * N * LANES), N * LANES),
-                    (self.x.add(row * width + block_index * inputs), width),
-                    self.units(block_index) * self.layout.format.unit(),
-                );
-                let scales = chunk.scales.add(b * 2 * N * LANES);
-                for (r, d) in d.iter().enumerate() {
-                    for (s, &d) in d.iter().enumerate() {
-                        let to = self.out.add((row + r) * TILE + (chunk.strip + s) * LANES);
-                        let mut t = L::load(to);
-                        if SCALED {
-                            let sum = self.sums.add((row + r) * self.layout.blocks() + block_index);
-                            t = L::fma(L::load(scales.add(s * LANES)), d, t);
-                            t = L::fma(L::load(scales.add((N + s) * LANES)), L::splat(*sum), t);
-                        } else {
-                            t = L::add(t, d);
-                        }
-                        L::store(to, t);
+            let mut weights = chunk.weights.cast_const();
+            let mut x = self.x.add(row * width + chunk.block * inputs);
+            let mut left = width - chunk.block * inputs;
+            for products in products.iter_mut().take(chunk.blocks) {
+                let d = block::<L, R, N>((weights, N * LANES), (x, width), inputs.min(left));
+                for r in 0..R {
+                    for s in 0..N {
+                        products[r][s].write(d[r][s]);
                     }
+                }
+                weights = weights.wrapping_add(inputs * N * LANES);
+                x = x.wrapping_add(inputs);
+                left = left.saturating_sub(inputs);
+            }
+            let out = self.out.add(row * TILE + chunk.strip * LANES);
+            let mut t = [[L::zero(); N]; R];
+            for r in 0..R {
+                for s in 0..N {
+                    t[r][s] = L::load(out.add(r * TILE + s * LANES));
+                }
+            }
+            let all = self.layout.blocks();
+            let sums = self.sums.wrapping_add(row * all + chunk.block);
+            for (b, products) in products.iter().enumerate().take(chunk.blocks) {
+                let scales = chunk.scales.cast_const().add(b * 2 * N * LANES);
+                for r in 0..R {
+                    for s in 0..N {
+                        let d = products[r][s].assume_init();
+                        if SCALED {
+                            let sum = L::splat(*sums.add(r * all + b));
+                            t[r][s] = L::fma(L::load(scales.add(s * LANES)), d, t[r][s]);
+                            t[r][s] = L::fma(L::load(scales.add((N + s) * LANES)), sum, t[r][s]);
+                        } else {
+                            t[r][s] = L::add(t[r][s], d);
+                        }
+                    }
+                }
+            }
+            for r in 0..R {
+                for s in 0..N {
+                    L::store(out.add(r * TILE + s * LANES), t[r][s]);
                 }
             }
         }

@@ -3,12 +3,16 @@
 //! Owns the loop that must keep up with memory: every weight is read once, turned into a float and used at once, 32
 //! output rows in parallel, without a shuffle. Same order of sums as [`rows`](super::rows).
 
+use std::mem::MaybeUninit;
+
 use super::codec::{Codec, Float, TILE};
 use super::panels::Layout;
 use crate::host::lanes::{LANES, Lanes};
 
 /// How far ahead of the weights being used the next are asked for, in bytes.
 const AHEAD: usize = 2048;
+/// Blocks whose products are kept until their sums are taken.
+const CHUNK_BLOCKS: usize = 16;
 
 /// Scales and biases of a block, or their absence.
 pub(super) trait Scale {
@@ -67,37 +71,68 @@ pub(super) unsafe fn tile_sums<L: Lanes, C: Codec, S: Scale>(
     x: *const f32,
     sums: *const f32,
 ) -> [L::F; 2] {
-    // SAFETY: the units and blocks of the layout are walked in order, each once.
+    // SAFETY: the units and blocks of the layout are walked in order, each once; products are written, then read.
     unsafe {
-        let unit_bytes = C::FORMAT.unit_bytes();
         let mut t = [L::zero(); 2];
-        let (mut at, mut x) = (tile, x);
-        for block in 0..layout.blocks() {
-            let units = layout.block_units.min(layout.units - block * layout.block_units);
-            let mut even = [L::zero(); 2];
-            let mut odd = [L::zero(); 2];
-            for _ in 0..units {
-                let raw = [C::load::<L>(at, 0), C::load::<L>(at, 1)];
-                L::prefetch(at.wrapping_add(AHEAD));
-                L::prefetch(at.wrapping_add(AHEAD + 64));
-                let mut i = 0;
-                while i < C::UNIT {
-                    let (x0, x1) = (L::splat(*x.add(i)), L::splat(*x.add(i + 1)));
-                    for s in 0..2 {
-                        even[s] = L::fma(C::element::<L>(raw[s], i), x0, even[s]);
-                        odd[s] = L::fma(C::element::<L>(raw[s], i + 1), x1, odd[s]);
-                    }
-                    i += 2;
+        let mut products = [[MaybeUninit::<L::F>::uninit(); 2]; CHUNK_BLOCKS];
+        let (block_bytes, all) = (layout.block_bytes(), layout.blocks());
+        let (mut at, mut x, mut first) = (tile, x, 0);
+        while first < all {
+            let blocks = CHUNK_BLOCKS.min(all - first);
+            let mut units_bytes = 0;
+            for (b, products) in products.iter_mut().enumerate().take(blocks) {
+                let units = layout.block_units.min(layout.units - (first + b) * layout.block_units);
+                let d = block_products::<L, C>(at.wrapping_add(b * block_bytes), x, units);
+                products[0].write(L::add(d[0][0], d[1][0]));
+                products[1].write(L::add(d[0][1], d[1][1]));
+                x = x.add(units * C::UNIT);
+                units_bytes = units * C::FORMAT.unit_bytes();
+            }
+            // Apart from the products, so that no block waits for the one before.
+            for (b, products) in products.iter().enumerate().take(blocks) {
+                let scales = at.wrapping_add(b * block_bytes + units_bytes);
+                let sum = sums.wrapping_add(first + b);
+                for s in 0..2 {
+                    t[s] = S::finish::<L>(t[s], products[s].assume_init(), sum, scales, s);
                 }
-                at = at.add(unit_bytes);
-                x = x.add(C::UNIT);
             }
-            for s in 0..2 {
-                let d = L::add(even[s], odd[s]);
-                t[s] = S::finish::<L>(t[s], d, sums.wrapping_add(block), at, s);
-            }
-            at = tile.wrapping_add((block + 1) * layout.block_bytes());
+            at = at.wrapping_add(blocks * block_bytes);
+            first += blocks;
         }
         t
+    }
+}
+
+/// The two chains of a block, for two strips.
+#[inline(always)]
+unsafe fn block_products<L: Lanes, C: Codec>(
+    at: *const u8,
+    x: *const f32,
+    units: usize,
+) -> [[L::F; 2]; 2] {
+    // SAFETY: the caller's units, and their inputs.
+    unsafe {
+        let mut d = [[L::zero(); 2]; 2];
+        let (mut at, mut x) = (at, x);
+        for _ in 0..units {
+            let raw = [C::load::<L>(at, 0), C::load::<L>(at, 1)];
+            macro_rules! elements {
+                ($($i:literal)*) => {$(
+                    if $i < C::UNIT {
+                        let x = L::splat(*x.add($i));
+                        for s in 0..2 {
+                            d[$i % 2][s] = L::fma(C::element::<L>(raw[s], $i), x, d[$i % 2][s]);
+                        }
+                        L::settle(&mut d);
+                    }
+                )*};
+            }
+            elements!(0 1 2 3 4 5 6 7);
+            L::prefetch(at.wrapping_add(AHEAD));
+            L::prefetch(at.wrapping_add(AHEAD + 64));
+            at = at.add(C::FORMAT.unit_bytes());
+            x = x.add(C::UNIT);
+        }
+        d
     }
 }
