@@ -43,7 +43,7 @@ pub fn submit(
                 ignore_eos: decoding.ignore_eos,
                 top_logprobs: prepared.top_logprobs,
             };
-            let events = served.engine.submit(request).map_err(refused)?;
+            let events = served.engine.submit(request).map_err(|error| refused(&error))?;
             let tokens = Arc::clone(served.tokenizer.bytes());
             let text = ReplyText::new(Arc::clone(&tokens), opening, decoding.stop.clone());
             // The prompt is counted once however many choices it has.
@@ -94,8 +94,8 @@ fn sampling(asked: &Decoding, checkpoint: &SamplingDefaults) -> SamplingParams {
 }
 
 /// What a refusal of the engine means to a client.
-fn refused(error: SubmitError) -> ApiError {
-    match error {
+fn refused(error: &SubmitError) -> ApiError {
+    match *error {
         SubmitError::QueueFull { retry_after_s, .. } => ApiError::queue_full(retry_after_s),
         SubmitError::PromptTooLong { prompt, context, .. } => {
             ApiError::context_length("prompt", context, prompt)
@@ -160,12 +160,12 @@ mod tests {
 
     #[test]
     fn refusals_have_the_statuses_clients_act_on() {
-        let full = refused(SubmitError::QueueFull { waiting: 3, retry_after_s: 9 });
+        let full = refused(&SubmitError::QueueFull { waiting: 3, retry_after_s: 9 });
         assert_eq!((full.status.as_u16(), full.retry_after_s), (429, Some(9)));
-        assert_eq!(refused(SubmitError::ShuttingDown).status, 503);
-        assert_eq!(refused(SubmitError::Unhealthy).status, 503);
+        assert_eq!(refused(&SubmitError::ShuttingDown).status, 503);
+        assert_eq!(refused(&SubmitError::Unhealthy).status, 503);
         let long = SubmitError::PromptTooLong { prompt: 9, max_tokens: 1, context: 8 };
-        assert_eq!(refused(long).code, Some("context_length_exceeded"));
+        assert_eq!(refused(&long).code, Some("context_length_exceeded"));
     }
 
     #[test]

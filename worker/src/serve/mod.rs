@@ -211,7 +211,7 @@ async fn give_up(app: &App, stop: watch::Receiver<Stop>, drain: Duration) {
     if let Some(served) = app.loaded() {
         served.engine.stop_now();
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn upkeep(app: &App) {

@@ -104,6 +104,7 @@ fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the signature minijinja asks for")]
 fn indent(
     text: &str,
     width: Option<usize>,

@@ -52,7 +52,7 @@ impl Writer<'_> {
             },
             Value::String(text) => self.string(text),
             Value::Array(items) => {
-                self.items('[', ']', items.iter(), |writer, item| writer.value(item));
+                self.items('[', ']', items.iter(), Self::value);
             }
             Value::Object(map) => {
                 let mut entries: Vec<_> = map.iter().collect();
