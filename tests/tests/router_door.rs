@@ -181,3 +181,25 @@ async fn slow_and_cunning_clients_are_shown_out() {
     assert!(ask(&endless).await.starts_with("HTTP/1.1 413"));
     fleet.post(CHAT, &chat("coder")).await.ok();
 }
+
+/// Descriptors left to the router: enough for itself and a handful of connections.
+#[cfg(target_os = "linux")]
+const FILES: &str = "--nofile=48:48";
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn without_descriptors_idle_connections_make_room() {
+    let fake = FakeBackend::start().await;
+    let fleet = Fleet::spawn(&fake.instance(&[("coder", &["normal"])])).await;
+    let pid = fleet.router.pid().to_string();
+    let mut prlimit = std::process::Command::new("prlimit");
+    assert!(prlimit.args(["--pid", &pid, FILES]).status().expect("prlimit(1) runs").success());
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(TcpStream::connect(fleet.address).await.expect("the kernel queues it"));
+    }
+    assert_eq!(fleet.get("/livez").await.status, 200);
+    fleet.post(CHAT, &chat("coder")).await.ok();
+    drop(idle);
+    fleet.post(CHAT, &chat("coder")).await.ok();
+}
