@@ -35,7 +35,7 @@ serve: setup
 	@echo "    -d '{\"model\":\"council-secure\",\"messages\":[{\"role\":\"user\",\"content\":\"What is 2+2?\"}]}'"
 	@echo "Ctrl-C stops the router and its workers."
 	@echo
-	@exec target/release/sanctum-router --config $(CONFIG)
+	@exec target/release/sanctum-router --instance $(CONFIG)
 
 # Tests start the binaries that lie beside them, which cargo does not build by itself.
 test: mlx

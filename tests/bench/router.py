@@ -207,7 +207,7 @@ seats:
   bench: {{ backends: [fake] }}
 """)
     log = open(os.path.join(scratch, "router.log"), "wb")
-    process = subprocess.Popen([binary, "--config", config], stdout=log, stderr=log, env={**os.environ, "SANCTUM_LOG": "warn"})
+    process = subprocess.Popen([binary, "--instance", config], stdout=log, stderr=log, env={**os.environ, "SANCTUM_LOG": "warn"})
     def look():
         with open(os.path.join(scratch, "state", "router.json"), encoding="utf-8") as file:
             return int(json.load(file)["listen"][0].rsplit(":", 1)[1])
