@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The router beside haproxy: what a request costs in CPU and in latency, over the same backend, in turns, medians.
 
-The backend is a process of its own that answers at once: a small JSON reply, or a stream of 64 events. CPU comes from
-/proc (so this runs on Linux), added latency is the difference to asking the backend directly. One client on one
-connection measures latency; 16 measure CPU under concurrency.
+The backend is a process of its own that answers at once: a small JSON reply, or a stream of 32 events, a
+millisecond apart as a fast model's tokens are. CPU comes from /proc (so this runs on Linux), added latency is the
+difference to asking the backend directly. One client on one connection measures latency; 16 measure CPU under
+concurrency. haproxy gets http-no-delay: without it, it holds streams back for tens of milliseconds.
 """
 import argparse
 import asyncio
@@ -19,9 +20,10 @@ import tempfile
 import threading
 import time
 
-EVENTS = 64
-ONE, MANY = 1500, 3000
-STREAMS = 300
+EVENTS = 32
+GAP_SECONDS = 0.001
+ONE, MANY = 1500, 3200
+STREAMS = 150
 CLIENTS = 16
 
 REPLY = json.dumps({
@@ -62,7 +64,7 @@ class Backend(asyncio.Protocol):
         chunk = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
         self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + chunk)
         for _ in range(EVENTS - 1):
-            await asyncio.sleep(0)
+            await asyncio.sleep(GAP_SECONDS)
             self.transport.write(chunk)
         done = b"data: [DONE]\n\n"
         self.transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(done), done))
@@ -179,6 +181,7 @@ def start_haproxy(scratch, backend):
   nbthread 2
 defaults
   mode http
+  option http-no-delay
   timeout connect 5s
   timeout client 60s
   timeout server 60s
