@@ -77,6 +77,15 @@ impl ApiError {
 
     /// 400 for a prompt that leaves no room for an answer. Clients match on this wording.
     pub fn context_length(param: &str, limit: usize, prompt: usize) -> Self {
+        Self::over_context(param, limit, &prompt.to_string())
+    }
+
+    /// As [`ApiError::context_length`], for a prompt so long that nobody counted to its end.
+    pub fn context_length_far(param: &str, limit: usize, at_least: usize) -> Self {
+        Self::over_context(param, limit, &format!("more than {at_least}"))
+    }
+
+    fn over_context(param: &str, limit: usize, prompt: &str) -> Self {
         Self::invalid(
             param,
             format!(

@@ -124,11 +124,7 @@ fn encode(
     text: &str,
     add_special: bool,
 ) -> Result<Vec<u32>, ApiError> {
-    let limit = served.engine.info().context_length;
-    let fewest = served.tokenizer.fewest_tokens(text);
-    if fewest >= limit {
-        return Err(ApiError::context_length(param, limit, fewest));
-    }
+    refuse_far_over(served, param, text)?;
     let mut ids =
         served.tokenizer.encode(text, add_special).map_err(|error| refused_text(param, &error))?;
     if ids.is_empty() {
@@ -136,6 +132,31 @@ fn encode(
         ids.extend(served.engine.info().bos_token_id);
     }
     fitting(served, param, ids)
+}
+
+/// Bytes of text per token of context that are looked at first. Three times what a token of prose has.
+const HEAD_BYTES_PER_TOKEN: usize = 12;
+
+/// Refuses a text that is far too long after a look at its beginning, so that this takes no longer than a prompt that
+/// fits. What is near the limit is left to the exact count.
+fn refuse_far_over(served: &Served, param: &str, text: &str) -> Result<(), ApiError> {
+    let limit = served.engine.info().context_length;
+    let fewest = served.tokenizer.fewest_tokens(text);
+    if fewest >= limit {
+        return Err(ApiError::context_length_far(param, limit, fewest));
+    }
+    let head = limit.saturating_mul(HEAD_BYTES_PER_TOKEN);
+    if text.len() / 2 < head {
+        return Ok(());
+    }
+    let head = &text[..text.floor_char_boundary(head)];
+    let tokens =
+        served.tokenizer.encode(head, false).map_err(|error| refused_text(param, &error))?;
+    // The cut may have split a word, which a margin of an eighth outweighs.
+    if tokens.len() > limit + limit / 8 {
+        return Err(ApiError::context_length_far(param, limit, limit));
+    }
+    Ok(())
 }
 
 /// The prompt, if it leaves room for at least one token.

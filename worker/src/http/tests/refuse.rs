@@ -54,21 +54,29 @@ async fn a_model_is_known_by_its_name_its_directory_and_default() {
 #[tokio::test]
 async fn a_prompt_over_the_context_is_refused_in_the_words_clients_match() {
     let app = saying("hi", FinishReason::StopToken);
-    let body =
-        format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "a b ".repeat(400));
-    let reply = post(&app, "/v1/chat/completions", body).await;
-    let error = reply.json()["error"].clone();
-    assert_eq!((reply.status.as_u16(), &error["code"]), (400, &"context_length_exceeded".into()));
-    assert_eq!(error["type"], "invalid_request_error");
-    let message = error["message"].as_str().expect("text");
-    let start = format!("This model's maximum context length is {CONTEXT} tokens. ");
-    assert!(message.starts_with(&start), "{message}");
+    let near = ids_of(&format!("<s>[INST]{}[/INST]", "a b ".repeat(40))).len();
+    for (repeats, counted) in [(40, near.to_string()), (400, format!("more than {CONTEXT}"))] {
+        let content = "a b ".repeat(repeats);
+        let body = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{content}\"}}]}}");
+        let reply = post(&app, "/v1/chat/completions", body).await;
+        let error = reply.json()["error"].clone();
+        assert_eq!(
+            (reply.status.as_u16(), &error["code"]),
+            (400, &"context_length_exceeded".into())
+        );
+        assert_eq!(error["type"], "invalid_request_error");
+        let expected = format!(
+            "This model's maximum context length is {CONTEXT} tokens. However, your messages resulted in {counted} \
+             tokens. Please reduce the length of the messages."
+        );
+        assert_eq!(error["message"], expected);
+    }
 }
 
 #[tokio::test]
 async fn a_full_queue_is_429_with_a_time_to_wait() {
     let (app, _inbox) = served(2);
-    // Two wait for an engine that never comes; a third asks for two more places than there are.
+    // Two wait for an engine that never comes.
     let waiting: Vec<_> = (0..2)
         .map(|_| {
             let app = Arc::clone(&app);
