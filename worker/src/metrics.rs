@@ -176,25 +176,25 @@ impl Inference {
         self.tokens
     }
 
-    /// Records the end, once.
+    /// Records the end, once. `tokens` are those that were generated: an end token is one, though nobody is shown it.
     #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^53")]
-    pub fn end(&mut self, reason: StopReason) {
+    pub fn end(&mut self, reason: StopReason, tokens: usize) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
         let seconds = self.begun.elapsed().as_secs_f64();
         counter!(INFERENCE_REQUESTS, "stop_reason" => reason.name()).increment(1);
-        counter!(INFERENCE_COMPLETION_TOTAL).increment(self.tokens as u64);
+        counter!(INFERENCE_COMPLETION_TOTAL).increment(tokens as u64);
         counter!(INFERENCE_PROMPT_TOTAL).increment(self.prompt_tokens as u64);
         histogram!(INFERENCE_DURATION).record(seconds);
-        histogram!(INFERENCE_COMPLETION).record(self.tokens as f64);
-        if self.tokens > 0 && seconds > 0.0 {
-            histogram!(INFERENCE_RATE).record(self.tokens as f64 / seconds);
+        histogram!(INFERENCE_COMPLETION).record(tokens as f64);
+        if tokens > 0 && seconds > 0.0 {
+            histogram!(INFERENCE_RATE).record(tokens as f64 / seconds);
         }
         tracing::info!(
             reason = reason.name(),
             prompt_tokens = self.prompt_tokens,
-            completion_tokens = self.tokens,
+            completion_tokens = tokens,
             seconds,
             "sequence ended"
         );
@@ -203,7 +203,7 @@ impl Inference {
 
 impl Drop for Inference {
     fn drop(&mut self) {
-        self.end(StopReason::Cancelled);
+        self.end(StopReason::Cancelled, self.tokens);
     }
 }
 
@@ -277,7 +277,7 @@ mod tests {
         HttpRequest::begin("/v1/models", "GET").answered(http::StatusCode::OK);
         let mut inference = Inference::begin(5);
         inference.token();
-        inference.end(StopReason::Length);
+        inference.end(StopReason::Length, inference.tokens());
         startup_seconds("model_load", 1.5);
     }
 

@@ -154,16 +154,17 @@ impl Choice {
     fn end(&mut self, reason: EndReason, completion_tokens: usize) {
         self.events = None;
         let cached_tokens = self.cached_tokens;
-        self.record.end(match reason {
+        let recorded = match reason {
             EndReason::Stop => StopReason::Stop,
             EndReason::Length => StopReason::Length,
-        });
+        };
+        self.record.end(recorded, completion_tokens);
         self.ready.push_back(Piece::End(End { reason, completion_tokens, cached_tokens }));
     }
 
     fn fail(&mut self, error: EngineError) {
         self.events = None;
-        self.record.end(StopReason::Error);
+        self.record.end(StopReason::Error, self.record.tokens());
         self.ready.push_back(Piece::Failed(error));
     }
 
