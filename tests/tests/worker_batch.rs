@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// Streams at once.
 const STREAMS: usize = 8;
 /// Tokens of each.
-const TOKENS: usize = 32;
+const TOKENS: usize = 20;
 
 /// Different questions of different lengths; every other one is sampled.
 fn questions() -> Vec<Value> {

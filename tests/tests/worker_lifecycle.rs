@@ -151,7 +151,7 @@ async fn a_taken_port_is_said_in_one_line() {
     assert_eq!(second.exit_code(PATIENCE).await, 69);
     let said = second.err();
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains(&address) && said.contains("in use"), "{said}");
+    assert!(said.contains(&address) && said.contains("taken"), "{said}");
     assert!(!state_file.exists());
     assert_eq!(first.post(CHAT, &go(2)).await.status, 200);
 }

@@ -39,8 +39,12 @@ async fn configurations_that_do_not_fit_name_the_field() {
     refused(&copy.path(), &["config.json", "num_attention_heads"]).await;
 
     let copy = Copy::of(LLAMA);
-    copy.edit_json("config.json", |config| config["quantization"]["bits"] = json!(3));
-    refused(&copy.path(), &["config.json", "bits", "3"]).await;
+    let module = "model.layers.1.mlp.gate_proj";
+    copy.edit_json("config.json", |config| {
+        config["quantization"][module] = json!({"bits": 8, "group_size": 64})
+    });
+    refused(&copy.path(), &["model.safetensors", module, "4 bits", "config.json says otherwise"])
+        .await;
 
     // Another width than the weights have.
     let copy = Copy::of(LLAMA);

@@ -35,6 +35,7 @@ enum Then {
     End,
     Again,
     Break,
+    Anything,
 }
 
 /// A scripted checkpoint on disk.
@@ -57,6 +58,12 @@ impl Script {
     /// Answers every chat with `text`, and then computes what is not a number.
     pub fn breaks_after(text: &str) -> Self {
         Self::write(text, Then::Break)
+    }
+
+    /// Answers with any tokens: each is as likely as any other, so that a seed decides and nothing else. Few of the
+    /// bytes are characters.
+    pub fn mumbles() -> Self {
+        Self::write("", Then::Anything)
     }
 
     /// The directory.
@@ -95,13 +102,16 @@ fn config() -> Value {
 
 /// Which token follows which.
 fn follow(text: &str, then: Then) -> BTreeMap<usize, usize> {
+    if then == Then::Anything {
+        return BTreeMap::new();
+    }
     let ids = byte_tokens();
     let script: Vec<usize> = text.bytes().map(|byte| ids[usize::from(byte)]).collect();
     let (first, last) = (script[0], script[script.len() - 1]);
     let after = match then {
         Then::End => END,
         Then::Again => first,
-        Then::Break => POISON,
+        Then::Break | Then::Anything => POISON,
     };
     let mut next = BTreeMap::from([(OPENING, first)]);
     let pairs = script.windows(2).map(|pair| (pair[0], pair[1])).chain([(last, after)]);
