@@ -11,13 +11,12 @@ use crate::cli::FormArg;
 
 /// What `parity` can be told.
 #[derive(Debug, Args)]
-#[group(id = "work", required = true, multiple = true, args = ["reference", "dump"])]
 pub struct ParityArgs {
     /// Model directory.
     #[arg(long, env = "SANCTUM_MLX_MODEL", value_name = "DIR")]
     model: PathBuf,
     /// Reference to compare with: FILE.json, with FILE.safetensors beside it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", required_unless_present = "dump")]
     reference: Option<PathBuf>,
     /// Record what this build computes for generated prompts of up to 4000 tokens.
     #[arg(long, value_name = "FILE")]
@@ -60,4 +59,27 @@ pub fn run(args: &ParityArgs) -> Result<(), ParityError> {
 
 fn say(text: std::fmt::Arguments<'_>) -> Result<(), ParityError> {
     io::stdout().lock().write_fmt(text).map_err(ParityError::Write)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ParityArgs,
+    }
+
+    #[test]
+    fn there_must_be_something_to_do() {
+        let parse =
+            |args: &[&str]| Line::try_parse_from([&["parity", "--model", "m"], args].concat());
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["--dump", "d.json"]).is_ok());
+        let line = parse(&["--reference", "r.json", "--dump", "d.json"]).expect("both");
+        assert_eq!(line.args.tolerance, DEFAULT_TOLERANCE);
+    }
 }
