@@ -111,6 +111,21 @@ fn imports_point_one_way() {
 }
 
 #[test]
+fn the_router_is_built_without_mlx() {
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "--prefix", "none", "--edges", "normal,build"])
+        .args(["-p", "sanctum-router"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let crates = String::from_utf8_lossy(&tree.stdout);
+    assert!(crates.contains("sanctum-shared"), "not the router's dependencies:\n{crates}");
+    let mlx: Vec<&str> = crates.lines().filter(|line| line.contains("mlx")).collect();
+    assert!(mlx.is_empty(), "the router must not need MLX: {mlx:?}");
+}
+
+#[test]
 fn no_test_is_ignored_without_a_reason() {
     check("`#[ignore]` needs a reason", |path, text| {
         (path != "tests/tests/tidy.rs" && text.contains("#[ignore]"))
