@@ -110,8 +110,13 @@ fn preamble(system: &str, text: &str, members: &Members<'_>) -> Result<Edit, Api
         ApiError::invalid("messages", "`messages` is required.").with_code("missing_required_field")
     })?;
     let (first, behind_bracket) = first_element(text, messages).ok_or_else(not_an_array)?;
+    // With the preamble in it, an empty list would pass for a conversation.
+    let first = first.ok_or_else(|| {
+        ApiError::invalid("messages", "`messages` must hold at least one message.")
+            .with_code("invalid_value")
+    })?;
     let insert = |at: usize, with: String| Edit { span: at..at, with: with.into() };
-    if let Some(content) = first.as_ref().and_then(|first| system_content(text, first)) {
+    if let Some(content) = system_content(text, &first) {
         if content.text.starts_with('"') {
             return Ok(insert(content.span.start + 1, format!("{system}\\n\\n")));
         }
@@ -121,8 +126,7 @@ fn preamble(system: &str, text: &str, members: &Members<'_>) -> Result<Edit, Api
             return Ok(insert(behind, with));
         }
     }
-    let comma = if first.is_some() { "," } else { "" };
-    let with = format!("{{\"role\":\"system\",\"content\":\"{system}\"}}{comma}");
+    let with = format!("{{\"role\":\"system\",\"content\":\"{system}\"}},");
     Ok(insert(behind_bracket, with))
 }
 
@@ -203,7 +207,6 @@ mod tests {
         let seat = SeatText::new(&Defaults::default(), Some("Be \"kind\".\n"));
         let system = "Be \"kind\".\n";
         for (messages, expected) in [
-            (json!([]), json!([{"role": "system", "content": system}])),
             (
                 json!([{"role": "user", "content": "hi"}]),
                 json!([{"role": "system", "content": system}, {"role": "user", "content": "hi"}]),
@@ -232,7 +235,7 @@ mod tests {
     #[test]
     fn a_preamble_needs_messages() {
         let seat = seat(Some("x"));
-        for text in [r#"{"a":1}"#, r#"{"messages":"hi"}"#] {
+        for text in [r#"{"a":1}"#, r#"{"messages":"hi"}"#, r#"{"messages":[ ]}"#] {
             let members = Members::of_text(text).expect("an object");
             let refused = seat.edits(Endpoint::Chat, text, &members).expect_err("refused");
             assert_eq!(
@@ -253,7 +256,7 @@ mod tests {
             let other = format!("{}:{before}{}", json!(key), json!({"deep": value}));
             let model = format!("\"model\":{before}\"seat\"");
             let (a, b) = if first { (&model, &other) } else { (&other, &model) };
-            let text = format!("{before}{{{a},{before}{b},\"messages\":[]}}");
+            let text = format!("{before}{{{a},{before}{b},\"messages\":[{{}}]}}");
             let members = Members::of_text(&text).expect("an object");
             let seat = SeatText::new(
                 &Defaults { temperature: Some(0.1), ..Defaults::default() }, system.as_deref(),
@@ -265,7 +268,7 @@ mod tests {
             prop_assert_eq!(&out["model"], &json!(to));
             prop_assert_eq!(&out[&key], &json!({"deep": value}));
             prop_assert_eq!(&out["temperature"], &json!(0.1));
-            prop_assert_eq!(out["messages"].as_array().expect("array").len(), usize::from(system.is_some()));
+            prop_assert_eq!(out["messages"].as_array().expect("array").len(), 1 + usize::from(system.is_some()));
         }
     }
 }
