@@ -174,7 +174,7 @@ async fn operators_see_it(fleet: &Fleet) {
 
     let doctor = fleet.sanctum(&["doctor"]).await;
     assert_eq!(doctor.code, 0, "{}\n{}", doctor.out, doctor.err);
-    for word in ["answers", "right (4 seats, 3 backends)", "MLX", "0.32.2", "cpu", "libmlx"] {
+    for word in ["answers", "right (4 seats, 3 backends)", "mlx", "0.32.2", "cpu", "libmlx"] {
         assert!(doctor.out.contains(word), "no {word:?} in\n{}", doctor.out);
     }
 }
