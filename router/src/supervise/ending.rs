@@ -97,11 +97,11 @@ impl fmt::Display for Ending {
                 _ => write!(f, "failed (exit code {code})"),
             },
             Self::Signal { out_of_memory: true, .. } => {
-                f.write_str("killed by the kernel: out of memory")
+                f.write_str("was killed by the kernel: out of memory")
             }
             Self::Signal { signal, .. } => {
                 let name = Signal::try_from(*signal).map_or("an unknown signal", Signal::as_str);
-                write!(f, "killed by {name}, which the router did not send")?;
+                write!(f, "was killed by {name}, which the router did not send")?;
                 if *signal == Signal::SIGKILL as i32 {
                     f.write_str(" (out of memory?)")?;
                 }
@@ -111,7 +111,7 @@ impl fmt::Display for Ending {
                 write!(f, "hung: {misses} probes in a row unanswered")
             }
             Self::Ours(Blame::NeverListened) => f.write_str("did not listen in time"),
-            Self::Ours(Blame::Asked) => f.write_str("stopped as asked"),
+            Self::Ours(Blame::Asked) => f.write_str("was stopped as asked"),
             Self::NotStarted { why, .. } => f.write_str(why),
         }
     }

@@ -169,7 +169,7 @@ impl Watched {
                 Ending::new(status, blame, rose && self.kills_before.is_some())
             }
             Err(error) => Ending::NotStarted {
-                why: format!("its exit status could not be read: {error}"),
+                why: format!("ended, but its exit status could not be read: {error}"),
                 missing: false,
             },
         };
