@@ -58,6 +58,9 @@ fn fault(request: &Request<Incoming>, ambiguous: bool, limits: &AcceptLimits) ->
         (Some(_), Some(_)) => {
             return Some(ApiError::bad_request("The request has more than one Host header."));
         }
+        (Some(host), None) if host.is_empty() => {
+            return Some(ApiError::bad_request("The Host header is empty."));
+        }
         (None, _) if request.version() >= Version::HTTP_11 => {
             return Some(ApiError::bad_request("The request has no Host header."));
         }

@@ -224,6 +224,7 @@ async fn a_host_is_needed_once() {
     let house = open(quick());
     for (head, status) in [
         ("GET / HTTP/1.1\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost:  \r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"),
         ("GET / HTTP/1.0\r\n\r\n", "200"),
     ] {
