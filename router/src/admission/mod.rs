@@ -19,9 +19,10 @@ use http_body_util::BodyExt as _;
 use sanctum_shared::accept::BodyError;
 use sanctum_shared::openai::error::ApiError;
 use sanctum_shared::openai::json::{JsonLimits, checked};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use members::Members;
+use members::{Members, Piece, first_element};
 pub(crate) use rewrite::SeatText;
 use rewrite::{Edit, apply};
 pub(crate) use slots::{Capacity, Gate, Slot};
@@ -100,13 +101,19 @@ impl Admitted {
                 .ok_or_else(|| ApiError::invalid("stream", "`stream` must be true or false."))?
                 .unwrap_or(false),
         };
-        let number = |key: &str| members.get(key).and_then(members::Piece::read::<u64>);
+        let number = |key: &str| members.get(key).and_then(Piece::read::<u64>);
+        let prompts = match endpoint {
+            Endpoint::Completions => {
+                members.get("prompt").map_or(1, |prompt| prompts(whole, prompt))
+            }
+            Endpoint::Chat | Endpoint::Embeddings => 1,
+        };
         Ok(Self {
             endpoint,
             model: name,
             stream: stream && endpoint != Endpoint::Embeddings,
             max_tokens: number("max_completion_tokens").or_else(|| number("max_tokens")),
-            choices: number("n").unwrap_or(1).max(1),
+            choices: number("n").unwrap_or(1).max(1).saturating_mul(prompts),
             model_span: model.span.clone(),
             edits: Vec::new(),
             text,
@@ -136,6 +143,16 @@ impl Admitted {
                 apply(&self.text, &self.edits, Some((&self.model_span, &quoted)))
             }
         }
+    }
+}
+
+/// How many prompts a `prompt` is: an array of strings or of token arrays is several, an array of tokens is one.
+fn prompts(whole: &str, prompt: &Piece<'_>) -> u64 {
+    match first_element(whole, prompt) {
+        Some((Some(first), _)) if first.text.starts_with(['"', '[']) => {
+            prompt.read::<Vec<IgnoredAny>>().map_or(1, |all| all.len() as u64)
+        }
+        _ => 1,
     }
 }
 
@@ -217,6 +234,24 @@ mod tests {
         assert_eq!(admitted.body_for(None), text);
         assert_eq!(admitted.body_for(Some("coder")), text);
         assert_eq!(admitted.body_for(Some("m/\"7")), text.replace("\"coder\"", r#""m/\"7""#));
+    }
+
+    #[test]
+    fn each_prompt_has_its_choices() {
+        for (prompt, choices) in [
+            (r#""a""#, 2),
+            (r#"["a","b","c"]"#, 6),
+            ("[1,2,3]", 2),
+            ("[[1,2],[3]]", 4),
+            ("[]", 2),
+            ("null", 2),
+        ] {
+            let text = Bytes::from(format!(r#"{{"model":"a","n":2,"prompt":{prompt}}}"#));
+            let limits = JsonLimits::default();
+            let of = |endpoint| Admitted::parse(endpoint, text.clone(), &limits).expect("admitted");
+            assert_eq!(of(Endpoint::Completions).choices, choices, "{prompt}");
+            assert_eq!(of(Endpoint::Chat).choices, 2);
+        }
     }
 
     #[test]

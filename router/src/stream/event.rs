@@ -35,7 +35,7 @@ impl Look {
         let choices = chunk.choices.unwrap_or_default();
         Some(Self {
             content: choices.iter().any(Choice::has_content),
-            finished: choices.iter().filter(|choice| choice.finish_reason.is_some()).count() as u64,
+            finished: choices.iter().filter(|choice| choice.is_finished()).count() as u64,
             error: chunk.error.is_some()
                 || block.name == "error"
                 || chunk.object.as_deref() == Some("error"),
@@ -56,10 +56,14 @@ struct Chunk<'a> {
 struct Choice {
     delta: Option<Delta>,
     text: Option<Filled>,
-    finish_reason: Option<IgnoredAny>,
+    finish_reason: Option<Reason>,
 }
 
 impl Choice {
+    fn is_finished(&self) -> bool {
+        self.finish_reason.as_ref().is_some_and(|reason| reason.0)
+    }
+
     fn has_content(&self) -> bool {
         self.delta.as_ref().is_some_and(|delta| delta.0)
             || self.text.as_ref().is_some_and(|text| text.0)
@@ -104,6 +108,16 @@ impl<'de> Deserialize<'de> for Filled {
     }
 }
 
+/// Whether a value is a reason: some servers write `""` until there is one.
+struct Reason(bool);
+
+impl<'de> Deserialize<'de> for Reason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw: &RawValue = Deserialize::deserialize(deserializer)?;
+        Ok(Self(raw.get().starts_with('"') && raw.get() != "\"\""))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +145,8 @@ mod tests {
         for data in [
             r#"{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
             r#"{"choices":[{"delta":{"role":"assistant","content":null,"tool_calls":[]}}]}"#,
+            r#"{"choices":[{"delta":{"content":""},"finish_reason":""}]}"#,
+            r#"{"choices":[{"delta":{},"finish_reason":false}]}"#,
             r#"{"choices":[],"usage":{"total_tokens":3}}"#,
             r#"{"choices":[{"text":"","delta":null}],"error":null}"#,
             "{}",
