@@ -43,7 +43,7 @@ pub struct BackendView {
     pub fallbacks: Vec<Uri>,
     /// Name of the model there; `None` forwards the caller's.
     pub model: Option<Arc<str>>,
-    /// Value of the `authorization` header, marked sensitive.
+    /// Value of the `authorization` header, marked sensitive. Sent to the server of `primary` only.
     pub authorization: Option<HeaderValue>,
     /// State of `primary`.
     pub state: BackendState,

@@ -14,6 +14,8 @@ use super::failure::Blame;
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest pause after failures.
 const LONGEST: Duration = Duration::from_secs(30);
+/// Pause after a refusal that only an operator can lift: a wrong key, a missing model.
+const REFUSED: Duration = Duration::from_secs(60);
 
 /// The memory of one URL.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,6 +27,8 @@ pub(crate) struct Cooldown {
 impl Cooldown {
     pub(crate) fn failed(&mut self, blame: Blame, now: Instant) {
         let pause = match blame {
+            Blame::Neutral => return,
+            Blame::Config => REFUSED,
             Blame::Pressure(asked) => asked.unwrap_or(FIRST).min(UPSTREAM_PAUSE),
             Blame::Hard => {
                 self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
@@ -65,6 +69,16 @@ mod tests {
         memory.succeeded();
         memory.failed(Blame::Hard, now);
         assert_eq!(memory.remaining(now), Some(FIRST));
+    }
+
+    #[test]
+    fn a_refusal_pauses_long_and_our_own_haste_not_at_all() {
+        let now = Instant::now();
+        let mut memory = Cooldown::default();
+        memory.failed(Blame::Neutral, now);
+        assert_eq!(memory.remaining(now), None);
+        memory.failed(Blame::Config, now);
+        assert_eq!(memory.remaining(now), Some(REFUSED));
     }
 
     proptest! {

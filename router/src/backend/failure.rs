@@ -33,6 +33,12 @@ pub(crate) enum Failure {
     InBand,
     #[error("an answer without content")]
     Empty,
+    /// The URL has no such path; it may well have others.
+    #[error("answered {status}: no such endpoint")]
+    NoEndpoint { status: StatusCode },
+    /// Our own limit on the whole request, which says nothing about the backend.
+    #[error("the time for the whole request was over")]
+    Deadline,
     #[error("the event stream is malformed")]
     Stream(#[source] SseError),
     #[error("the answer is no JSON")]
@@ -48,6 +54,10 @@ pub(crate) enum Blame {
     Hard,
     /// It is busy and says so; avoid it for this long.
     Pressure(Option<Duration>),
+    /// It refuses us: its key, rights or model are wrong. Only an operator can mend that.
+    Config,
+    /// It did nothing wrong.
+    Neutral,
 }
 
 impl Failure {
@@ -60,6 +70,8 @@ impl Failure {
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 retry_after_s: Some(pause),
             } => Blame::Pressure(Some(Duration::from_secs(*pause))),
+            Self::Status { status, .. } if refuses_us(*status) => Blame::Config,
+            Self::NoEndpoint { .. } | Self::Deadline => Blame::Neutral,
             _ => Blame::Hard,
         }
     }
@@ -74,9 +86,12 @@ impl Failure {
             Self::FirstToken(_) => "first_token_timeout",
             Self::Stall(_) => "stall",
             Self::Status { .. } if matches!(self.blame(), Blame::Pressure(_)) => "pressure",
+            Self::Status { .. } if self.blame() == Blame::Config => "config",
             Self::Status { .. } => "status",
             Self::InBand => "error_event",
             Self::Empty => "empty",
+            Self::NoEndpoint { .. } => "no_endpoint",
+            Self::Deadline => "deadline",
             Self::Stream(_) | Self::NotJson => "malformed",
             Self::TooLarge { .. } => "too_large",
         }
@@ -86,6 +101,25 @@ impl Failure {
     pub(crate) fn before_sending(&self) -> bool {
         matches!(self, Self::Connect(_) | Self::ConnectTimeout(_) | Self::Tls(_))
     }
+}
+
+/// Whether a status is the caller's own mistake, which any backend would refuse. Other 4xx are about us: our key, our
+/// rights, our names, our haste.
+pub(crate) fn is_callers_mistake(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST
+            | StatusCode::CONFLICT
+            | StatusCode::PAYLOAD_TOO_LARGE
+            | StatusCode::UNSUPPORTED_MEDIA_TYPE
+            | StatusCode::UNPROCESSABLE_ENTITY
+    )
+}
+
+/// Whether a status will be the same until somebody changes the backend or its settings.
+fn refuses_us(status: StatusCode) -> bool {
+    let passing = matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY);
+    status.is_client_error() && !passing
 }
 
 /// Whether a connector's error comes from the TLS handshake.
@@ -121,8 +155,34 @@ mod tests {
             (status(StatusCode::SERVICE_UNAVAILABLE, None), Blame::Hard),
             (status(StatusCode::BAD_GATEWAY, Some(7)), Blame::Hard),
             (Failure::Empty, Blame::Hard),
+            (Failure::Deadline, Blame::Neutral),
+            (Failure::NoEndpoint { status: StatusCode::NOT_FOUND }, Blame::Neutral),
         ] {
             assert_eq!(failure.blame(), blame, "{failure}");
+        }
+    }
+
+    #[test]
+    fn refusals_of_our_key_are_no_mistake_of_the_caller() {
+        for (code, callers, blame) in [
+            (400, true, Blame::Config),
+            (401, false, Blame::Config),
+            (402, false, Blame::Config),
+            (403, false, Blame::Config),
+            (404, false, Blame::Config),
+            (408, false, Blame::Hard),
+            (409, true, Blame::Config),
+            (413, true, Blame::Config),
+            (415, true, Blame::Config),
+            (422, true, Blame::Config),
+            (429, false, Blame::Pressure(None)),
+        ] {
+            let code = StatusCode::from_u16(code).expect("a status");
+            assert_eq!(
+                (is_callers_mistake(code), status(code, None).blame()),
+                (callers, blame),
+                "{code}"
+            );
         }
     }
 

@@ -138,6 +138,11 @@ impl Upstream {
         PathAndQuery::try_from(target).map_or_else(|_| Uri::from_static("/"), Uri::from)
     }
 
+    /// Whether this is the server of `url`: same scheme, name and port.
+    pub(crate) fn is_server_of(&self, url: &Uri) -> bool {
+        self.url.scheme() == url.scheme() && self.url.authority() == url.authority()
+    }
+
     pub(crate) fn host(&self) -> HeaderValue {
         self.host.clone()
     }
@@ -157,5 +162,23 @@ impl Upstream {
 
     pub(crate) fn succeeded(&self) {
         lock(&self.cooldown).succeeded();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_its_scheme_name_and_port() {
+        let upstream = Upstream::new(Uri::from_static("https://api.example.com/v1"));
+        for (url, same) in [
+            ("https://API.example.com/other", true),
+            ("http://api.example.com/v1", false),
+            ("https://api.example.com:8443/v1", false),
+            ("https://api.example.com.evil.net/v1", false),
+        ] {
+            assert_eq!(upstream.is_server_of(&Uri::from_static(url)), same, "{url}");
+        }
     }
 }

@@ -54,6 +54,7 @@ async fn generate(house: Arc<House>, endpoint: Endpoint, request: Request) -> Re
         route,
         admitted,
         ticket,
+        resent: 0,
     };
     if !stream {
         return respond(job.answer().await);

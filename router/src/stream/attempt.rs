@@ -3,7 +3,12 @@
 //! Owns the time before the commit point: queue, choice, connection, first content. Up to there a failure costs the
 //! client nothing but time; lifecycle events are held back so that it cannot notice. Dropping the future at any
 //! point gives back slot and connection.
+//!
+//! What counts as content is the backend's word: text, tool calls, or a `finish_reason` without either (a model may
+//! say nothing). A stream that ends before any of these was empty, and somebody else is asked.
 
+use std::error::Error as StdError;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +20,15 @@ use sanctum_shared::limits::{ERROR_BODY_BYTES, HELD_BACK_BYTES, REPLY_BYTES};
 use sanctum_shared::openai::error::ApiError;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::error::Category;
 use tokio::time::{Instant, timeout_at};
 
 use super::headers;
 use super::inspect::Malformed;
 use super::relay::{Held, HeldEvents, Relay};
 use super::trail::{Trail, too_late};
-use crate::admission::{Admitted, Slot};
-use crate::backend::failure::Failure;
+use crate::admission::{Admitted, Endpoint, Slot};
+use crate::backend::failure::{Failure, is_callers_mistake};
 use crate::backend::{Reply, Upstream};
 use crate::fleet::BackendView;
 use crate::house::House;
@@ -34,6 +40,8 @@ use crate::route::plan::{Choice, plan};
 const QUEUE_WAIT: Duration = Duration::from_secs(30);
 /// What a token of a reply that is not streamed may cost, beyond the time to the first: 10 tokens/s are slow.
 const TOKEN_TIME: Duration = Duration::from_millis(100);
+/// A kept connection that ends within this time of a request was most likely closed before it arrived.
+const NOT_YET_READ: Duration = Duration::from_secs(1);
 
 /// A request on its way.
 #[derive(Debug)]
@@ -47,6 +55,8 @@ pub(crate) struct Job {
     pub(crate) ticket: Ticket,
     /// When the whole request must have ended.
     pub(crate) deadline: Instant,
+    /// Requests of the running attempt that a backend may have seen beside its last one.
+    pub(crate) resent: u32,
 }
 
 /// What the client gets.
@@ -124,6 +134,7 @@ impl Job {
                 Err(failure) => {
                     upstream.failed(&failure);
                     trail.add(&failure, upstream.pause());
+                    trail.resent(std::mem::take(&mut self.resent));
                     let more = others && trail.may_go_on() && Instant::now() < self.deadline;
                     self.ticket.failed_over(&failure, more);
                     if !more {
@@ -158,36 +169,40 @@ impl Job {
         );
         let first_by = began + wait;
         let request = self.request(view, upstream);
+        let stall = house.timeouts.stall;
+        let patience = Patience { first_by, wait, stall, deadline: self.deadline };
         let sent = timeout_at(first_by, self.send(house, upstream, request));
-        let response = sent.await.map_err(|_| Failure::FirstToken(wait))??;
+        let response = sent.await.map_err(|_| patience.no_content())??;
         let (parts, mut reply) = response.into_parts();
         let status = parts.status;
-        let whole_by = self.deadline;
-        if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
-            let body =
-                collect(&mut reply, ERROR_BODY_BYTES, house.timeouts.stall, whole_by).await?;
+        if is_callers_mistake(status) {
+            let body = collect(&mut reply, ERROR_BODY_BYTES, &patience).await?;
             self.ticket.attempt_outcome("client_error");
             return Ok(Found::Whole(self.head(status, parts.headers, body)));
+        }
+        if lacks_endpoint(self.admitted.endpoint, status) {
+            return Err(Failure::NoEndpoint { status });
         }
         if !status.is_success() {
             return Err(Failure::Status { status, retry_after_s: retry_after_s(&parts.headers) });
         }
         let streamed = parts.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
         if self.admitted.stream && streamed {
-            let early = hold_back(&mut reply, first_by, wait).await?;
+            let early = hold_back(&mut reply, &patience).await?;
             let head = self.head(status, parts.headers, ());
             let (slot, upstream) = (slot.take(), upstream.clone());
             let held = Held { early, reply, upstream, slot, load };
             return Ok(Found::Stream(head, Box::new(held)));
         }
-        let body = collect(&mut reply, REPLY_BYTES, house.timeouts.stall, whole_by).await?;
-        usable(&body)?;
+        let body = collect(&mut reply, REPLY_BYTES, &patience).await?;
+        usable(self.admitted.endpoint, &body)?;
         upstream.succeeded();
         self.ticket.attempt_outcome("ok");
         Ok(Found::Whole(self.head(status, parts.headers, body)))
     }
 
-    /// Sends on a kept connection if there is one. If that one turns out to be closed, once more on a new one.
+    /// Sends on a kept connection if there is one. If that one turns out to be closed, once more on a new one; but not
+    /// where the backend may have worked on the request.
     async fn send(
         &mut self,
         house: &House,
@@ -197,16 +212,22 @@ impl Job {
         let link = house.backends.link(upstream, true).await?;
         self.ticket.sent();
         let spare = link.reused.then(|| request.clone());
-        match (link.send(request).await, spare) {
-            (Ok(response), _) => Ok(response),
-            (Err(_), Some(request)) => {
-                let link = house.backends.link(upstream, false).await?;
-                link.send(request).await.map_err(|error| Failure::Cut(Some(error.into())))
-            }
-            (Err(error), None) => Err(Failure::Cut(Some(error.into()))),
-        }
+        let asked = Instant::now();
+        let error = match link.send(request).await {
+            Ok(response) => return Ok(response),
+            Err(error) => error,
+        };
+        let early = asked.elapsed() < NOT_YET_READ && is_closed(&error);
+        let Some(request) = spare.filter(|_| early || error.is_canceled()) else {
+            return Err(Failure::Cut(Some(error.into())));
+        };
+        self.resent += u32::from(!error.is_canceled());
+        let link = house.backends.link(upstream, false).await?;
+        link.send(request).await.map_err(|error| Failure::Cut(Some(error.into())))
     }
 
+    /// The request for one URL. The backend's key goes to the backend's own server only: a fallback URL elsewhere may
+    /// belong to somebody else.
     fn request(&self, view: &BackendView, upstream: &Upstream) -> Request<Full<Bytes>> {
         let body = self.admitted.body_for(view.model.as_deref());
         let mut request = Request::new(Full::new(body));
@@ -214,7 +235,8 @@ impl Job {
         *request.uri_mut() = upstream.target(self.admitted.endpoint.path(), self.query.as_deref());
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().insert(HOST, upstream.host());
-        if let Some(key) = &view.authorization {
+        let own = view.primary.as_ref().is_some_and(|url| upstream.is_server_of(url));
+        if let Some(key) = view.authorization.as_ref().filter(|_| own) {
             request.headers_mut().insert(AUTHORIZATION, key.clone());
         }
         request
@@ -226,6 +248,31 @@ impl Job {
         *response.headers_mut() = headers::to_client(from);
         headers::sign(response.headers_mut(), &self.ticket);
         response
+    }
+}
+
+/// For how long an attempt is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// First byte of content.
+    first_by: Instant,
+    /// What `first_by` is in time from the attempt's beginning.
+    wait: Duration,
+    /// Silence after that.
+    stall: Duration,
+    /// The caller's own limit.
+    deadline: Instant,
+}
+
+impl Patience {
+    /// Nothing came by `first_by`.
+    fn no_content(&self) -> Failure {
+        self.late(Failure::FirstToken(self.wait))
+    }
+
+    /// The backend is not to blame for a limit that it does not know.
+    fn late(&self, failure: Failure) -> Failure {
+        if Instant::now() >= self.deadline { Failure::Deadline } else { failure }
     }
 }
 
@@ -256,16 +303,15 @@ fn first_wait(
 }
 
 /// Reads events until the first with content, and keeps them.
-async fn hold_back(reply: &mut Reply, by: Instant, wait: Duration) -> Result<HeldEvents, Failure> {
+async fn hold_back(reply: &mut Reply, patience: &Patience) -> Result<HeldEvents, Failure> {
     let mut held = HeldEvents::default();
     let mut bytes = 0;
     loop {
-        let piece = timeout_at(by, reply.data()).await.map_err(|_| Failure::FirstToken(wait))?;
-        let piece = match piece {
+        let piece = timeout_at(patience.first_by, reply.data()).await;
+        let piece = match piece.map_err(|_| patience.no_content())? {
             Some(Ok(piece)) => piece,
             Some(Err(error)) => return Err(Failure::Cut(Some(error.into()))),
-            None if bytes == 0 => return Err(Failure::Empty),
-            None => return Err(Failure::Cut(None)),
+            None => return Err(Failure::Empty),
         };
         let passed = held.inspector.push(&piece);
         let look = passed.look;
@@ -295,15 +341,20 @@ async fn hold_back(reply: &mut Reply, by: Instant, wait: Duration) -> Result<Hel
 async fn collect(
     reply: &mut Reply,
     limit_bytes: usize,
-    stall: Duration,
-    by: Instant,
+    patience: &Patience,
 ) -> Result<Bytes, Failure> {
     let mut only = Bytes::new();
     let mut all = BytesMut::new();
     loop {
-        let until = by.min(Instant::now() + stall);
-        let piece = timeout_at(until, reply.data()).await.map_err(|_| Failure::Stall(stall))?;
-        let piece = match piece {
+        // A head may come at once and the body once the reply is complete: its wait is the first token's.
+        let waiting = only.is_empty() && all.is_empty();
+        let until = if waiting { patience.first_by } else { Instant::now() + patience.stall };
+        let piece = timeout_at(until.min(patience.deadline), reply.data()).await;
+        let late = || match waiting {
+            true => patience.no_content(),
+            false => patience.late(Failure::Stall(patience.stall)),
+        };
+        let piece = match piece.map_err(|_| late())? {
             Some(Ok(piece)) => piece,
             Some(Err(error)) => return Err(Failure::Cut(Some(error.into()))),
             None => return Ok(if all.is_empty() { only } else { all.freeze() }),
@@ -320,17 +371,56 @@ async fn collect(
     }
 }
 
-/// Whether a good status carries a good answer.
-fn usable(body: &[u8]) -> Result<(), Failure> {
+/// Whether a good status carries a good answer: at least one choice (or embedding), whatever is in it.
+fn usable(endpoint: Endpoint, body: &[u8]) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct Item {}
     #[derive(Deserialize)]
     struct Reply {
         error: Option<IgnoredAny>,
+        choices: Option<Vec<Item>>,
+        data: Option<Vec<Item>>,
     }
     if body.trim_ascii().is_empty() {
         return Err(Failure::Empty);
     }
-    let reply: Reply = serde_json::from_slice(body).map_err(|_| Failure::NotJson)?;
-    if reply.error.is_some() { Err(Failure::InBand) } else { Ok(()) }
+    let reply: Reply = serde_json::from_slice(body).map_err(|error| match error.classify() {
+        Category::Data => Failure::Empty,
+        _ => Failure::NotJson,
+    })?;
+    if reply.error.is_some() {
+        return Err(Failure::InBand);
+    }
+    let items = if endpoint == Endpoint::Embeddings { reply.data } else { reply.choices };
+    if items.is_none_or(|items| items.is_empty()) { Err(Failure::Empty) } else { Ok(()) }
+}
+
+/// Whether a status means that the server has no such path, which says nothing about its chats. A path that every
+/// server has is not meant: there the model is unknown.
+fn lacks_endpoint(endpoint: Endpoint, status: StatusCode) -> bool {
+    let absent = matches!(
+        status,
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+    );
+    absent && endpoint != Endpoint::Chat
+}
+
+/// Whether the backend closed the connection instead of answering.
+fn is_closed(error: &hyper::Error) -> bool {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(inner) = cause {
+        if let Some(io) = inner.downcast_ref::<io::Error>() {
+            return matches!(
+                io.kind(),
+                io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+            );
+        }
+        cause = inner.source();
+    }
+    error.is_incomplete_message()
 }
 
 fn is_event_stream(kind: &http::HeaderValue) -> bool {
@@ -368,11 +458,45 @@ mod tests {
 
     #[test]
     fn a_good_status_is_not_enough() {
-        assert!(usable(br#"{"choices":[],"error":null}"#).is_ok());
-        assert!(matches!(usable(b" \n"), Err(Failure::Empty)));
-        assert!(matches!(usable(b"<html>"), Err(Failure::NotJson)));
-        assert!(matches!(usable(b"{\"choices\":["), Err(Failure::NotJson)));
-        assert!(matches!(usable(br#"{"error":{"message":"x"}}"#), Err(Failure::InBand)));
+        let chat = |body: &str| usable(Endpoint::Chat, body.as_bytes());
+        assert!(chat(r#"{"choices":[{"index":0,"message":{}}],"error":null}"#).is_ok());
+        for empty in [
+            " \n",
+            "{}",
+            "[]",
+            "7",
+            r#"{"detail":"x"}"#,
+            r#"{"choices":[]}"#,
+            r#"{"choices":[null]}"#,
+            r#"{"choices":5}"#,
+            r#"{"data":[{}]}"#,
+        ] {
+            assert!(matches!(chat(empty), Err(Failure::Empty)), "{empty}");
+        }
+        assert!(matches!(chat("<html>"), Err(Failure::NotJson)));
+        assert!(matches!(chat("{\"choices\":["), Err(Failure::NotJson)));
+        assert!(matches!(chat(r#"{"error":{"message":"x"}}"#), Err(Failure::InBand)));
+        assert!(usable(Endpoint::Embeddings, br#"{"data":[{"embedding":[1]}]}"#).is_ok());
+        let none = usable(Endpoint::Embeddings, br#"{"data":[]}"#);
+        assert!(matches!(none, Err(Failure::Empty)));
+    }
+
+    #[test]
+    fn a_missing_path_is_not_a_missing_model() {
+        assert!(lacks_endpoint(Endpoint::Embeddings, StatusCode::NOT_FOUND));
+        assert!(!lacks_endpoint(Endpoint::Chat, StatusCode::NOT_FOUND));
+        assert!(!lacks_endpoint(Endpoint::Embeddings, StatusCode::UNAUTHORIZED));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_callers_limit_is_not_the_backends_fault() {
+        let wait = Duration::from_secs(3);
+        let now = Instant::now();
+        let mut patience = Patience { first_by: now, wait, stall: wait, deadline: now + wait };
+        assert!(matches!(patience.no_content(), Failure::FirstToken(_)));
+        assert!(matches!(patience.late(Failure::Stall(wait)), Failure::Stall(_)));
+        patience.deadline = now;
+        assert!(matches!(patience.no_content(), Failure::Deadline));
     }
 
     #[test]

@@ -46,7 +46,8 @@ pub(crate) struct Passed {
 }
 
 impl Inspector {
-    /// Takes the next bytes. After a fault, an error event or `[DONE]`, nothing further passes.
+    /// Takes the next bytes. From a fault or an error event on, and after `[DONE]`, nothing passes: an error's words
+    /// may tell where the backend lives. They are in [`Inspector::rest`] then.
     pub(crate) fn push(&mut self, piece: &Bytes) -> Passed {
         let mut input = &piece[..];
         let mut look = Look::default();
@@ -65,7 +66,9 @@ impl Inspector {
                         break;
                     }
                     Some(seen) => {
-                        boundary = piece.len() - input.len();
+                        if !seen.error {
+                            boundary = piece.len() - input.len();
+                        }
                         look.content |= seen.content;
                         look.finished += seen.finished;
                         look.error |= seen.error;
@@ -189,8 +192,10 @@ mod tests {
             assert_eq!((passed.bytes, passed.fault), (CHUNK.into(), Some(fault)));
         }
         let error = format!("{CHUNK}data: {{\"error\":{{}}}}\n\n");
-        let passed = push(&mut Inspector::default(), &format!("{error}{CHUNK}"));
-        assert_eq!((passed.bytes, passed.look.error), (error.into(), true));
+        let mut inspector = Inspector::default();
+        let passed = push(&mut inspector, &format!("{error}{CHUNK}"));
+        assert_eq!((passed.bytes, passed.look.error), (CHUNK.into(), true));
+        assert!(inspector.rest().starts_with(b"data: {\"error\""));
     }
 
     #[test]

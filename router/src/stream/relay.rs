@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use super::event::Look;
 use super::inspect::{Inspector, Malformed};
+use super::trail::too_late;
 use crate::admission::Slot;
 use crate::backend::failure::Failure;
 use crate::backend::{Load, Reply, Upstream};
@@ -30,6 +31,9 @@ use crate::metrics::{Outcome, Ticket};
 const FINISH_GRACE: Duration = Duration::from_secs(5);
 /// How long a connection may take to end its body after `[DONE]`, so that it can be used again.
 const DONE_GRACE: Duration = Duration::from_secs(1);
+
+/// How much of a backend's error event is logged, in bytes.
+const LOGGED_BYTES: usize = 512;
 
 /// Events read before the commit point.
 #[derive(Debug, Default)]
@@ -117,8 +121,10 @@ impl Relay {
         }
         self.unfinished = self.unfinished.saturating_sub(look.finished);
         if look.error {
-            // The backend's own words have gone out; ours would be a second error.
-            self.end(Outcome::Interrupted, &Failure::InBand);
+            let theirs = self.inspector.rest();
+            let theirs = String::from_utf8_lossy(&theirs[..theirs.len().min(LOGGED_BYTES)]);
+            tracing::warn!(request = %self.ticket.id(), %theirs, "the backend's error event");
+            self.interrupt(&Failure::InBand);
         } else if look.done {
             self.done = true;
             self.last_content = Instant::now();
@@ -135,7 +141,7 @@ impl Relay {
         if let Some(look) = self.inspector.rest_is_whole() {
             self.unfinished = self.unfinished.saturating_sub(look.finished);
             self.done |= look.done;
-            if self.done || self.unfinished == 0 {
+            if !look.error && (self.done || self.unfinished == 0) {
                 self.queue.push_back(self.inspector.rest());
             }
         }
@@ -154,12 +160,13 @@ impl Relay {
     }
 
     fn interrupt(&mut self, failure: &Failure) {
-        let event = ApiError::new(
-            StatusCode::BAD_GATEWAY,
-            SERVER_ERROR,
-            "The reply was interrupted: what came before is incomplete.",
-        )
-        .with_code("upstream_stream_interrupted");
+        let event = if matches!(failure, Failure::Deadline) {
+            too_late()
+        } else {
+            let message = "The reply was interrupted: what came before is incomplete.";
+            ApiError::new(StatusCode::BAD_GATEWAY, SERVER_ERROR, message)
+                .with_code("upstream_stream_interrupted")
+        };
         self.queue.push_back(sse::event(&event.body()));
         self.end(Outcome::Interrupted, failure);
     }
@@ -186,12 +193,23 @@ impl Relay {
         };
         let due = (self.last_content + patience).min(self.deadline);
         ready!(self.timer.poll(due, cx));
+        self.expire();
+        Poll::Ready(())
+    }
+
+    /// There is no time left.
+    fn expire(&mut self) {
         if self.done || self.unfinished == 0 {
             self.succeed();
+        } else if self.is_late() {
+            self.interrupt(&Failure::Deadline);
         } else {
             self.interrupt(&Failure::Stall(self.last_content.elapsed()));
         }
-        Poll::Ready(())
+    }
+
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
     }
 }
 
@@ -210,6 +228,11 @@ impl Body for Relay {
             }
             if this.over {
                 return Poll::Ready(None);
+            }
+            // Asked here too: with a backend that always has bytes ready, nobody would look at the clock.
+            if this.is_late() {
+                this.expire();
+                continue;
             }
             match this.reply.poll_data(cx) {
                 Poll::Ready(Some(Ok(piece))) => this.take(&piece),

@@ -48,13 +48,19 @@ impl Trail {
             matches!(failure, Failure::Status { status: StatusCode::TOO_MANY_REQUESTS, .. });
         self.pause = [self.pause, pause].into_iter().flatten().min();
         self.last = Some(match failure {
-            Failure::FirstToken(_) | Failure::Stall(_) => Kind::Late,
+            Failure::FirstToken(_) | Failure::Stall(_) | Failure::Deadline => Kind::Late,
             _ if failure.before_sending() => Kind::Unreachable,
             _ => Kind::Broken,
         });
     }
 
-    /// What the caller is told.
+    /// Takes down requests of the last attempt that were sent again.
+    pub(crate) fn resent(&mut self, times: u32) {
+        self.sent += times;
+    }
+
+    /// What the caller is told. Where all that may be asked were asked and had the request, a client that repeats it by
+    /// itself would only multiply the work: it is told not to.
     pub(crate) fn refusal(&self, seat: &str) -> ApiError {
         let seconds = self.pause.map_or(0, |pause| pause.as_secs_f64().ceil() as u32);
         let retry_after = Some(seconds.max(RETRY_AFTER_MIN_S));
@@ -79,6 +85,9 @@ impl Trail {
         let message = format!("Seat `{seat}` {what}. Please try again later.");
         let mut error = ApiError::new(status, SERVER_ERROR, message).with_code(code);
         error.retry_after_s = retry_after;
+        if matches!(code, "upstream_timeout" | "upstream_error") {
+            error = error.with_should_retry(false);
+        }
         error
     }
 }
@@ -125,6 +134,28 @@ mod tests {
         assert_eq!(said(&[(busy(503, Some(8)), Some(8))]), (503, Some(8)));
         assert_eq!(said(&[(busy(429, None), None), (busy(500, None), None)]), (502, Some(2)));
         assert_eq!(said(&[(Failure::Empty, None), (late(), None)]), (504, Some(2)));
+    }
+
+    #[test]
+    fn clients_repeat_only_what_may_help() {
+        let verdict = |failures: &[Failure]| {
+            let mut trail = Trail::default();
+            failures.iter().for_each(|failure| trail.add(failure, None));
+            trail.refusal("coder").should_retry
+        };
+        assert_eq!(verdict(&[]), None);
+        assert_eq!(verdict(&[busy(503, Some(8))]), None);
+        assert_eq!(verdict(&[Failure::ConnectTimeout(Duration::ZERO)]), None);
+        assert_eq!(verdict(&[busy(401, None)]), Some(false));
+        assert_eq!(verdict(&[Failure::FirstToken(Duration::ZERO)]), Some(false));
+    }
+
+    #[test]
+    fn a_request_sent_twice_counts_twice() {
+        let mut trail = Trail::default();
+        trail.add(&Failure::Cut(None), None);
+        trail.resent(SENT - 1);
+        assert!(!trail.may_go_on());
     }
 
     #[test]
