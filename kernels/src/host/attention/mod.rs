@@ -28,7 +28,7 @@ use super::rope::{Angles, RopeTable};
 use super::shared_mut::SharedMut;
 
 /// Products below which a call is not worth waking other threads.
-const ALONE_BELOW: usize = 1 << 18;
+const ALONE_BELOW: usize = 1 << 16;
 
 /// Sizes of an attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -75,7 +75,7 @@ impl Kernel for Spans<'_> {
             // room for all vectors.
             unsafe {
                 let (keys, values) = self.head.span(span);
-                scores::<L>(keys, self.queries, head_dim, seen, weights);
+                scores::<L>((keys, values), self.queries, head_dim, seen, weights);
                 softmax::<L>(seen, weights, &mut states);
                 mix::<L>(values, head_dim, seen, weights, &mut states);
                 join::<L>(&mut *self.states.floats, states.floats, head_dim);
@@ -95,9 +95,11 @@ impl Kernel for Join<'_> {
 }
 
 /// Writes the products of queries and keys, 32 keys at a time; those beyond what a vector sees are arbitrary.
+///
+/// Meanwhile asks for the next keys and for these keys' values: a decoded token finds none of them in a cache.
 #[inline(always)]
 unsafe fn scores<L: Lanes>(
-    keys: &[f32],
+    (keys, values): (&[f32], &[f32]),
     queries: &[f32],
     head_dim: usize,
     seen: &[usize],
@@ -107,8 +109,14 @@ unsafe fn scores<L: Lanes>(
     for (block, keys) in keys.chunks_exact(BLOCK * head_dim).take(most.div_ceil(BLOCK)).enumerate()
     {
         let first = seen.partition_point(|&seen| seen <= block * BLOCK);
+        let next = keys.as_ptr().wrapping_add(BLOCK * head_dim);
+        let value = values.as_ptr().wrapping_add(block * BLOCK * value_width(head_dim));
         // SAFETY: vectors and dimensions within `queries`, blocks within the span.
         unsafe {
+            for line in 0..BLOCK * value_width(head_dim) / LANES {
+                L::prefetch(value.wrapping_add(line * LANES).cast());
+                L::prefetch(next.wrapping_add(line * LANES).cast());
+            }
             for vector in first..seen.len() {
                 let to = weights.add(vector * SPAN + block * BLOCK);
                 L::store(to, L::zero());

@@ -47,6 +47,11 @@ impl InputForm {
         self.group.map_or(0, |group| self.width / group)
     }
 
+    /// Floats between rows: a line more than they fill, so that long rows do not meet in the same cache sets.
+    fn stride(&self) -> usize {
+        self.width.next_multiple_of(LANES) + LANES
+    }
+
     /// Factors for sixteen inputs that start with a unit.
     fn scales(&self) -> [f32; LANES] {
         std::array::from_fn(|i| input_scale(self.format, i % self.format.unit()))
@@ -58,7 +63,7 @@ impl Inputs {
     pub(super) fn prepare(&mut self, pool: &Pool, isa: Isa, form: InputForm, x: &[f32], m: usize) {
         self.form = Some(form);
         // No memory is given back: a step's calls alternate between a few sizes.
-        self.rows.resize(self.rows.len().max(m * form.width), 0.0);
+        self.rows.resize(self.rows.len().max(m * form.stride()), 0.0);
         self.sums.resize(self.sums.len().max(m * form.sums()), 0.0);
         let rows = SharedMut::new(&mut self.rows);
         let sums = SharedMut::new(&mut self.sums);
@@ -67,7 +72,7 @@ impl Inputs {
                 // SAFETY: each row is prepared by one job.
                 let (out, sums) = unsafe {
                     (
-                        rows.part(row * form.width, form.width),
+                        rows.part(row * form.stride(), form.width),
                         sums.part(row * form.sums(), form.sums()),
                     )
                 };
@@ -76,10 +81,15 @@ impl Inputs {
         });
     }
 
+    /// Floats between prepared rows.
+    pub(super) fn stride(&self) -> usize {
+        self.form.map_or(0, |form| form.stride())
+    }
+
     /// Prepared row `row` and those after it.
     pub(super) fn rows_from(&self, row: usize) -> (&[f32], &[f32]) {
-        let (width, sums) = self.form.map_or((0, 0), |form| (form.width, form.sums()));
-        (&self.rows[row * width..], &self.sums[row * sums..])
+        let (stride, sums) = self.form.map_or((0, 0), |form| (form.stride(), form.sums()));
+        (&self.rows[row * stride..], &self.sums[row * sums..])
     }
 }
 

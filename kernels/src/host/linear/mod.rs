@@ -237,6 +237,7 @@ impl Kernel for Rows<'_> {
             layout: &self.layer.panels.layout,
             tile: self.layer.panels.tile(self.tile).as_ptr(),
             x: x.as_ptr(),
+            x_stride: self.layer.inputs.stride(),
             sums: sums.as_ptr(),
             m: self.m,
             out: self.out.as_mut_ptr(),

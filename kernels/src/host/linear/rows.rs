@@ -28,8 +28,10 @@ pub(super) struct Lines<T>(pub(super) T);
 pub(super) struct TileOfRows<'a> {
     pub(super) layout: &'a Layout,
     pub(super) tile: *const u8,
-    /// Rows, `layout.width()` apart.
+    /// Prepared rows.
     pub(super) x: *const f32,
+    /// Floats between them.
+    pub(super) x_stride: usize,
     /// The rows' sums, `layout.blocks()` apart.
     pub(super) sums: *const f32,
     /// Rows, at most [`ROWS_PER_JOB`].
@@ -168,18 +170,19 @@ impl TileOfRows<'_> {
         chunk: &Chunk,
         row: usize,
     ) {
-        let (width, inputs) = (self.layout.width(), self.layout.block());
+        let inputs = self.layout.block();
         let mut products = [[[MaybeUninit::<L::F>::uninit(); N]; R]; CHUNK_BLOCKS];
         // SAFETY: `R` rows from `row` on are below `m`, the blocks are the tile's; products are written, then read.
         unsafe {
             let mut weights = chunk.weights.cast_const();
-            let mut x = self.x.add(row * width + chunk.block * inputs);
-            let mut left = width - chunk.block * inputs;
+            let mut x = self.x.add(row * self.x_stride + chunk.block * inputs);
+            let mut left = self.layout.width() - chunk.block * inputs;
             for products in products.iter_mut().take(chunk.blocks) {
-                let d = block::<L, R, N>((weights, N * LANES), (x, width), inputs.min(left));
-                for r in 0..R {
-                    for s in 0..N {
-                        products[r][s].write(d[r][s]);
+                let d =
+                    block::<L, R, N>((weights, N * LANES), (x, self.x_stride), inputs.min(left));
+                for (products, d) in products.iter_mut().zip(&d) {
+                    for (product, &d) in products.iter_mut().zip(d) {
+                        product.write(d);
                     }
                 }
                 weights = weights.wrapping_add(inputs * N * LANES);
@@ -188,9 +191,9 @@ impl TileOfRows<'_> {
             }
             let out = self.out.add(row * TILE + chunk.strip * LANES);
             let mut t = [[L::zero(); N]; R];
-            for r in 0..R {
-                for s in 0..N {
-                    t[r][s] = L::load(out.add(r * TILE + s * LANES));
+            for (r, t) in t.iter_mut().enumerate() {
+                for (s, t) in t.iter_mut().enumerate() {
+                    *t = L::load(out.add(r * TILE + s * LANES));
                 }
             }
             let all = self.layout.blocks();
@@ -210,9 +213,9 @@ impl TileOfRows<'_> {
                     }
                 }
             }
-            for r in 0..R {
-                for s in 0..N {
-                    L::store(out.add(r * TILE + s * LANES), t[r][s]);
+            for (r, t) in t.iter().enumerate() {
+                for (s, &t) in t.iter().enumerate() {
+                    L::store(out.add(r * TILE + s * LANES), t);
                 }
             }
         }
