@@ -52,8 +52,15 @@ impl ChatRequest {
             .map(|(index, message)| Message::parse(message, &format!("messages[{index}]")))
             .collect::<Result<_, _>>()?;
         let (mut tools, dropped_tools) = tools(&fields)?;
-        if fields.raw("tool_choice") == Some("\"none\"") {
-            tools.clear();
+        match fields.raw("tool_choice") {
+            None | Some("\"auto\"") => {}
+            Some("\"none\"") => tools.clear(),
+            Some(_) => {
+                return Err(ApiError::unsupported(
+                    "tool_choice",
+                    "A call cannot be forced in this version: 'tool_choice' must be 'auto' or 'none'.",
+                ));
+            }
         }
         Ok(Self {
             model: fields.string("model")?,
@@ -195,6 +202,8 @@ mod tests {
             (&format!("{{{HELLO},\"tools\":[{{\"type\":\"function\"}}]}}"), "tools[0].function"),
             (&format!("{{{HELLO},\"chat_template_kwargs\":[]}}"), "chat_template_kwargs"),
             (&format!("{{{HELLO},\"functions\":[]}}"), "functions"),
+            (&format!("{{{HELLO},\"tool_choice\":\"required\"}}"), "tool_choice"),
+            (&format!("{{{HELLO},\"tool_choice\":{{\"type\":\"function\"}}}}"), "tool_choice"),
             (&format!("{{{HELLO},\"top_logprobs\":21,\"logprobs\":true}}"), "top_logprobs"),
         ];
         for (text, param) in cases {
