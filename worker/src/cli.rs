@@ -73,25 +73,25 @@ pub struct ServeArgs {
     #[arg(long, env = "SANCTUM_MLX_SHARED_CHUNK", default_value_t = 64, value_parser = at_least_one)]
     pub shared_chunk: usize,
     /// Most memory for the KV caches of running requests, in MiB.
-    #[arg(long, env = "SANCTUM_MLX_KV_MEMORY_MB", default_value_t = 4096, value_parser = at_least_one)]
+    #[arg(long, env = "SANCTUM_MLX_KV_MEMORY_MB", default_value_t = 4096, value_parser = mebibytes)]
     pub kv_memory_mb: usize,
     /// Memory MLX may use before it waits for running work, in MiB [default: MLX's own].
-    #[arg(long, env = "SANCTUM_MLX_METAL_MEMORY_LIMIT_MB", value_parser = at_least_one)]
+    #[arg(long, env = "SANCTUM_MLX_METAL_MEMORY_LIMIT_MB", value_parser = mebibytes)]
     pub metal_memory_limit_mb: Option<usize>,
     /// Freed memory MLX keeps for reuse, in MiB [default: MLX's own].
-    #[arg(long, env = "SANCTUM_MLX_METAL_CACHE_LIMIT_MB")]
+    #[arg(long, env = "SANCTUM_MLX_METAL_CACHE_LIMIT_MB", value_parser = mebibytes_or_none)]
     pub metal_cache_limit_mb: Option<usize>,
     /// Memory kept resident on Metal, in MiB [default: MLX's own].
-    #[arg(long, env = "SANCTUM_MLX_METAL_WIRED_LIMIT_MB")]
+    #[arg(long, env = "SANCTUM_MLX_METAL_WIRED_LIMIT_MB", value_parser = mebibytes_or_none)]
     pub metal_wired_limit_mb: Option<usize>,
     /// Largest request body, in MiB; a larger one is refused with 413.
-    #[arg(long, env = "SANCTUM_MLX_BODY_LIMIT_MB", default_value_t = limits::BODY_BYTES >> 20, value_parser = at_least_one)]
+    #[arg(long, env = "SANCTUM_MLX_BODY_LIMIT_MB", default_value_t = limits::BODY_BYTES >> 20, value_parser = mebibytes)]
     pub body_limit_mb: usize,
     /// Most open connections.
     #[arg(long, env = "SANCTUM_MLX_CONNECTIONS", default_value_t = limits::CONNECTIONS, value_parser = at_least_one)]
     pub connections: usize,
     /// How long running replies may go on after SIGTERM, in seconds.
-    #[arg(long, env = "SANCTUM_MLX_DRAIN_SECONDS", default_value_t = limits::DRAIN.as_secs())]
+    #[arg(long, env = "SANCTUM_MLX_DRAIN_SECONDS", default_value_t = limits::DRAIN.as_secs(), value_parser = clap::value_parser!(u64).range(..=MOST_SECONDS))]
     pub drain_seconds: u64,
     /// File that says where this process listens, as JSON; removed at the end.
     #[arg(long, env = "SANCTUM_MLX_STATE_FILE", value_name = "FILE")]
@@ -140,6 +140,26 @@ struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Longest time that can be set, in seconds: a year.
+const MOST_SECONDS: u64 = 366 * 24 * 60 * 60;
+/// Most memory that can be set, in MiB: its bytes must be a number.
+const MOST_MEBIBYTES: usize = usize::MAX >> 20;
+
+fn mebibytes(text: &str) -> Result<usize, String> {
+    at_least_one(text).and_then(countable)
+}
+
+fn mebibytes_or_none(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|error| format!("{error}")).and_then(countable)
+}
+
+fn countable(mebibytes: usize) -> Result<usize, String> {
+    if mebibytes > MOST_MEBIBYTES {
+        return Err(format!("must be at most {MOST_MEBIBYTES}"));
+    }
+    Ok(mebibytes)
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -250,6 +270,22 @@ mod tests {
         for flag in ["--slots", "--threads", "--context", "--queue", "--kv-memory-mb"] {
             let error = parse(&["--model", "m", flag, "0"]).expect_err(flag);
             assert!(error.to_string().contains("at least 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        let most = usize::MAX.to_string();
+        for flag in [
+            "--kv-memory-mb",
+            "--metal-memory-limit-mb",
+            "--metal-cache-limit-mb",
+            "--metal-wired-limit-mb",
+            "--body-limit-mb",
+            "--drain-seconds",
+        ] {
+            parse(&["--model", "m", flag, &most]).expect_err(flag);
+            parse(&["--model", "m", flag, "1"]).expect(flag);
         }
     }
 }
