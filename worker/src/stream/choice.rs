@@ -16,7 +16,7 @@ use crate::tokenize::TokenBytes;
 pub enum Piece {
     /// New text, and the tokens behind it where log-probabilities were asked for.
     Delta {
-        /// Never empty.
+        /// Empty only at the end of a choice, for tokens that no text came of.
         text: String,
         /// Empty unless asked for.
         tokens: Vec<ShownToken>,
@@ -153,6 +153,10 @@ impl Choice {
 
     fn end(&mut self, reason: EndReason, completion_tokens: usize) {
         self.events = None;
+        if !self.behind.is_empty() {
+            let tokens = std::mem::take(&mut self.behind);
+            self.ready.push_back(Piece::Delta { text: String::new(), tokens });
+        }
         let cached_tokens = self.cached_tokens;
         let recorded = match reason {
             EndReason::Stop => StopReason::Stop,
@@ -303,5 +307,17 @@ mod tests {
         assert_eq!(tokens[0].token.bytes, b"a");
         assert_eq!(tokens[0].logprob, f32::MIN, "JSON has no infinity");
         assert_eq!(tokens[0].top[0].1, -0.5);
+    }
+
+    #[tokio::test]
+    async fn logprobs_without_text_come_before_the_end() {
+        let id = fixture().encode("a", false).expect("encodes")[0];
+        let logprob = Some(TokenLogprob { logprob: -0.5, top: vec![] });
+        let token = Event::Token(TokenEvent { id, logprob });
+        let (pieces, _) = pieces(vec![token], &["a"]).await;
+        let [Piece::Delta { text, tokens }, Piece::End(_)] = &pieces[..] else {
+            panic!("not a delta and an end: {pieces:?}")
+        };
+        assert_eq!((text.as_str(), tokens.len()), ("", 1));
     }
 }
