@@ -79,7 +79,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
     let tokenized = async {
         app.admit()?;
         let body = json_bytes(request, app.limits.body_bytes).await?;
-        app.prepare(move |app| {
+        app.tokenize(move |app| {
             let served = app.admit()?;
             let tokens = prompt::tokens(app, served, &body)?;
             let context = served.engine.info().context_length;
@@ -97,7 +97,7 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
     let text = async {
         app.admit()?;
         let body = json_bytes(request, app.limits.body_bytes).await?;
-        app.prepare(move |app| {
+        app.tokenize(move |app| {
             let request = DetokenizeRequest::parse(json::checked(&body, &app.limits.json)?)?;
             app.check_model(request.model.as_deref())?;
             let text = prompt::text_of(app.admit()?, &request.tokens);

@@ -62,8 +62,10 @@ pub struct App {
     pub limits: HttpLimits,
     /// What `/metrics` renders.
     pub metrics: PrometheusHandle,
-    /// One permit per request whose text is being prepared.
-    pub preparing: Semaphore,
+    /// One permit per generation whose text is being prepared.
+    preparing: Arc<Semaphore>,
+    /// One permit per text that is tokenised or detokenised for its own sake: a long one must not hold up replies.
+    tokenizing: Arc<Semaphore>,
     /// The model directory's base name, which also names it.
     base_name: Option<String>,
     loading: Mutex<Loading>,
@@ -73,6 +75,9 @@ pub struct App {
 
 /// The name by which every worker answers, whatever it serves.
 const ANY: &str = "default";
+
+/// Texts tokenised or detokenised at the same time for their own sake.
+const TOKENIZING: usize = 1;
 
 /// Wait advised to clients while the model loads, in seconds.
 const LOADING_RETRY_S: u32 = 5;
@@ -86,7 +91,8 @@ impl App {
             name,
             limits,
             metrics,
-            preparing: Semaphore::new(limits.preparing.max(1)),
+            preparing: Arc::new(Semaphore::new(limits.preparing.max(1))),
+            tokenizing: Arc::new(Semaphore::new(TOKENIZING)),
             base_name: dir.file_name().map(|name| name.to_string_lossy().into_owned()),
             loading: Mutex::new(Loading { phase: "starting".into(), progress: 0.0 }),
             served: OnceLock::new(),
@@ -149,15 +155,36 @@ impl App {
         }
     }
 
-    /// Runs `work` off the async threads, a bounded number at a time.
+    /// Prepares a generation by `work` off the async threads, a bounded number at a time.
     pub async fn prepare<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        self.bounded(&self.preparing, work).await
+    }
+
+    /// Tokenises or detokenises by `work`, likewise.
+    pub async fn tokenize<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.bounded(&self.tokenizing, work).await
+    }
+
+    async fn bounded<T: Send + 'static>(
+        self: &Arc<Self>,
+        permits: &Arc<Semaphore>,
+        work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         // The semaphore is never closed.
-        let _permit = self.preparing.acquire().await.map_err(|_| shutting_down())?;
+        let permit = Arc::clone(permits).acquire_owned().await.map_err(|_| shutting_down())?;
         let app = Arc::clone(self);
-        tokio::task::spawn_blocking(move || work(&app)).await.unwrap_or_else(|panic| {
+        let work = move || {
+            // Held by the work and not by who waits for it: a client that leaves does not end the work.
+            let _permit = permit;
+            work(&app)
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| {
             tracing::error!(error = %panic, "preparing a request failed");
             Err(ApiError::internal("The request could not be prepared."))
         })
