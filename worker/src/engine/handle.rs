@@ -2,8 +2,8 @@
 //!
 //! A handle and an `Inbox` are the two ends of one queue. The engine's thread holds the inbox; a test that needs
 //! no model may hold it instead (`EngineHandle::from_parts`) and answer by hand.
-//! Refused here, before anything is queued: empty, over-long or out-of-vocabulary prompts, a full queue, a
-//! request that memory can never hold, and everything after shutdown.
+//! Refused here, before anything is queued: empty, over-long or out-of-vocabulary prompts, more requests at once
+//! than the queue can ever take, a full queue, and everything after shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 
+use super::turn::KV_GROWTH_POSITIONS;
 use super::{EngineError, EngineSnapshot, Event, GenerateRequest, ModelInfo};
 
 /// Bounds of the advice given with `QueueFull`, in seconds (clients ignore less and give up on more).
@@ -37,13 +38,13 @@ pub enum SubmitError {
         /// Most tokens of both together.
         context: usize,
     },
-    /// The request alone would need more KV cache than there may be.
-    #[error("the request needs {needed} bytes of KV cache, the limit is {limit}")]
-    KvMemory {
-        /// Bytes needed.
-        needed: u64,
-        /// Bytes there may be.
-        limit: u64,
+    /// More requests at once than may ever wait.
+    #[error("{requests} requests at once, at most {limit} may wait")]
+    TooMany {
+        /// Requests submitted together.
+        requests: usize,
+        /// Most that may wait.
+        limit: usize,
     },
     /// Nothing to do: no prompt token, or nothing to generate.
     #[error("the prompt and max_tokens must not be empty")]
@@ -138,7 +139,7 @@ impl EventStream {
 struct Shared {
     info: ModelInfo,
     queue_limit: usize,
-    kv_limit_bytes: u64,
+    fair_share: usize,
     commands: mpsc::UnboundedSender<Command>,
     waiting: Arc<AtomicUsize>,
     stopping: AtomicBool,
@@ -198,9 +199,9 @@ impl EngineHandle {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (publish, snapshots) = watch::channel(initial);
         let shared = Shared {
+            fair_share: fair_share(&info, &initial),
             info,
             queue_limit: initial.queue_limit,
-            kv_limit_bytes: initial.kv_limit_bytes,
             commands,
             waiting: Arc::default(),
             stopping: AtomicBool::new(false),
@@ -215,7 +216,28 @@ impl EngineHandle {
     /// As `SubmitError` says; nothing was queued then.
     pub fn submit(&self, request: GenerateRequest) -> Result<EventStream, SubmitError> {
         self.check(&request)?;
-        let place = self.take_place()?;
+        self.take_places(1)?;
+        self.send(request)
+    }
+
+    /// Queues requests that belong together: all of them or none.
+    ///
+    /// # Errors
+    /// As `SubmitError` says of any of them; nothing was queued then.
+    pub fn submit_all(
+        &self,
+        requests: Vec<GenerateRequest>,
+    ) -> Result<Vec<EventStream>, SubmitError> {
+        requests.iter().try_for_each(|request| self.check(request))?;
+        self.take_places(requests.len())?;
+        // Sending fails only once the engine has ended: the streams of those sent before are dropped then.
+        let sent: Vec<_> = requests.into_iter().map(|request| self.send(request)).collect();
+        sent.into_iter().collect()
+    }
+
+    /// Sends a request for which a place has been taken.
+    fn send(&self, request: GenerateRequest) -> Result<EventStream, SubmitError> {
+        let place = QueuePlace(Arc::clone(&self.0.waiting));
         let (sink, stream) = mpsc::unbounded_channel();
         let submission =
             Submission { request, events: EventSink(sink), submitted: Instant::now(), place };
@@ -244,25 +266,31 @@ impl EngineHandle {
         if let Some(&id) = request.prompt.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(SubmitError::UnknownToken { id, vocab_size });
         }
-        let needed = shared.info.kv_bytes_per_token.saturating_mul(positions as u64);
-        if needed > shared.kv_limit_bytes {
-            return Err(SubmitError::KvMemory { needed, limit: shared.kv_limit_bytes });
-        }
         Ok(())
     }
 
-    fn take_place(&self) -> Result<QueuePlace, SubmitError> {
+    /// Takes `count` places at once; every one becomes a `QueuePlace`, which gives it back.
+    fn take_places(&self, count: usize) -> Result<(), SubmitError> {
         let shared = &*self.0;
+        if count > shared.queue_limit {
+            return Err(SubmitError::TooMany { requests: count, limit: shared.queue_limit });
+        }
         shared
             .waiting
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
-                (n < shared.queue_limit).then_some(n + 1)
+                (n + count <= shared.queue_limit).then_some(n + count)
             })
-            .map(|_| QueuePlace(Arc::clone(&shared.waiting)))
+            .map(|_| ())
             .map_err(|waiting| SubmitError::QueueFull {
                 waiting,
                 retry_after_s: self.retry_after_s(),
             })
+    }
+
+    /// Tokens of prompt and completion that a request may have for all slots to be taken at once.
+    #[must_use]
+    pub fn fair_share(&self) -> usize {
+        self.0.fair_share
     }
 
     /// When the queue is likely to have moved, in whole seconds between 2 and 120.
@@ -304,10 +332,20 @@ impl EngineHandle {
         let _ = self.0.commands.send(Command::Stop);
     }
 
-    /// Completes when the engine's thread has ended.
+    /// Completes when the engine has ended and the model is gone: closing the queue comes first, the inbox goes last.
     pub async fn closed(&self) {
         self.0.commands.closed().await;
+        let mut snapshots = self.0.snapshots.clone();
+        while snapshots.changed().await.is_ok() {}
     }
+}
+
+/// An even part of the KV cache memory, in tokens and in whole steps of growth, within the context.
+fn fair_share(info: &ModelInfo, initial: &EngineSnapshot) -> usize {
+    let per_slot = initial.kv_limit_bytes / (initial.slots.max(1) as u64);
+    let positions = per_slot.checked_div(info.kv_bytes_per_token).unwrap_or(u64::MAX);
+    let positions = usize::try_from(positions).unwrap_or(usize::MAX);
+    (positions / KV_GROWTH_POSITIONS * KV_GROWTH_POSITIONS).min(info.context_length)
 }
 
 impl Submission {

@@ -108,7 +108,7 @@ impl Bench {
         let model = Counting { gate: Some(orders), steps: Arc::clone(&steps) };
         gate.send(Do::Count).expect("the model is there");
         gate.send(Do::Count).expect("the model is there");
-        let engine = start(options, |_| {}, move |_| Ok((model, info()))).expect("starts");
+        let engine = start(options, on, move |_| Ok((model, info()))).expect("starts");
         steps.lock().expect("no panic inside").clear();
         Self { engine, gate, steps }
     }
@@ -130,9 +130,14 @@ impl Bench {
     }
 }
 
+/// Wants the load to go on.
+fn on(_: Progress) -> std::ops::ControlFlow<()> {
+    std::ops::ControlFlow::Continue(())
+}
+
 fn free(options: &EngineOptions) -> EngineHandle {
     let model = Counting { gate: None, steps: Arc::default() };
-    start(options, |_| {}, move |_| Ok((model, info()))).expect("starts")
+    start(options, on, move |_| Ok((model, info()))).expect("starts")
 }
 
 fn request(prompt: Vec<u32>, max_tokens: usize) -> GenerateRequest {
@@ -179,8 +184,8 @@ fn a_request_ends_at_its_stop_token_or_its_limit() {
     let (tokens, end) = ids(engine.submit(request(vec![3], 2)).expect("accepted"));
     assert_eq!((tokens, end.expect("finished").reason), (vec![4, 5], FinishReason::Length));
 
-    let on = GenerateRequest { ignore_eos: true, ..request(vec![7], 4) };
-    assert_eq!(ids(engine.submit(on).expect("accepted")).0, [8, 9, 0, 1]);
+    let through = GenerateRequest { ignore_eos: true, ..request(vec![7], 4) };
+    assert_eq!(ids(engine.submit(through).expect("accepted")).0, [8, 9, 0, 1]);
 }
 
 #[test]
@@ -254,7 +259,7 @@ fn logits_that_are_not_numbers_fail_their_request() {
 }
 
 #[test]
-fn an_engine_whose_trial_fails_too_takes_no_more_work() {
+fn an_engine_whose_trial_fails_too_ends() {
     let bench = Bench::gated(&EngineOptions::default());
     for _ in 0..3 {
         let struck = bench.engine.submit(request(vec![0], 5)).expect("accepted");
@@ -265,6 +270,13 @@ fn an_engine_whose_trial_fails_too_takes_no_more_work() {
     bench.wait("it is unhealthy", |s| !s.healthy);
     let refused = bench.engine.submit(request(vec![0], 5)).expect_err("no more work");
     assert_eq!(refused, SubmitError::Unhealthy);
+    // Nobody told it to: that it closes is what ends the process.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime")
+        .block_on(async { tokio::time::timeout(DEADLINE, bench.engine.closed()).await })
+        .expect("the thread ends");
 }
 
 #[test]
@@ -291,9 +303,42 @@ fn what_cannot_be_served_is_refused_at_once() {
     assert_eq!(refusal(vec![], 1), SubmitError::Empty);
     assert_eq!(refusal(vec![1], 0), SubmitError::Empty);
     assert_eq!(refusal(vec![10], 1), SubmitError::UnknownToken { id: 10, vocab_size: VOCAB });
-    let too_long = SubmitError::PromptTooLong { prompt: 2, max_tokens: 999, context: CONTEXT };
-    assert_eq!(refusal(vec![1, 2], 999), too_long);
-    assert_eq!(refusal(vec![1; 50], 51), SubmitError::KvMemory { needed: 101, limit: 100 });
+    // The context is what the memory holds, and everybody is told so.
+    assert_eq!(engine.info().context_length, 100);
+    let too_long = SubmitError::PromptTooLong { prompt: 50, max_tokens: 51, context: 100 };
+    assert_eq!(refusal(vec![1; 50], 51), too_long);
+    let whole = free(&EngineOptions::default());
+    assert_eq!(whole.info().context_length, CONTEXT);
+}
+
+#[test]
+fn memory_for_less_than_a_prompt_and_a_token_is_refused() {
+    let options = EngineOptions { kv_limit_bytes: 1, ..EngineOptions::default() };
+    let model = Counting { gate: None, steps: Arc::default() };
+    let error = start(&options, on, move |_| Ok((model, info()))).expect_err("does not start");
+    assert!(matches!(error, StartError::KvMemory { positions: 1 }), "{error}");
+}
+
+#[test]
+fn requests_that_belong_together_are_queued_together() {
+    let bench = Bench::gated(&EngineOptions { slots: 1, queue: 3, ..EngineOptions::default() });
+    let _runs = bench.engine.submit(request(vec![0], 100)).expect("accepted");
+    bench.wait("it runs", |s| s.waiting == 0);
+    let several = |count| bench.engine.submit_all(vec![request(vec![1], 1); count]);
+    let two = several(2).expect("accepted");
+    assert!(matches!(several(2), Err(SubmitError::QueueFull { waiting: 2, .. })));
+    assert_eq!(bench.engine.snapshot().waiting, 2, "nothing of the refused is left");
+    assert_eq!(several(4).err(), Some(SubmitError::TooMany { requests: 4, limit: 3 }));
+    assert_eq!(two.len(), 2);
+}
+
+#[test]
+fn a_load_can_be_given_up() {
+    let model = Counting { gate: None, steps: Arc::default() };
+    let off = |_| std::ops::ControlFlow::Break(());
+    let error = start(&EngineOptions::default(), off, move |_| Ok((model, info())));
+    let error = error.expect_err("given up");
+    assert!(matches!(error, StartError::Load(crate::load::LoadError::GivenUp)), "{error}");
 }
 
 #[test]
@@ -354,7 +399,7 @@ fn a_model_that_cannot_compute_does_not_start() {
     let (gate, orders) = mpsc::channel();
     gate.send(Do::Nan).expect("the receiver is here");
     let model = Counting { gate: Some(orders), steps: Arc::default() };
-    let error = start(&EngineOptions::default(), |_| {}, move |_| Ok((model, info())));
+    let error = start(&EngineOptions::default(), on, move |_| Ok((model, info())));
     let error = error.expect_err("does not start");
     assert!(error.to_string().contains("does not produce numbers"), "{error}");
 }
@@ -364,11 +409,14 @@ fn loading_tells_how_far_it_has_come() {
     let told = Arc::<Mutex<Vec<Progress>>>::default();
     let tell = Arc::clone(&told);
     let model = Counting { gate: None, steps: Arc::default() };
-    let load = move |progress: &mut dyn FnMut(f32)| {
-        progress(0.5);
+    let load = move |progress: &mut crate::load::LoadProgress<'_>| {
+        assert!(progress(0.5).is_continue());
         Ok((model, info()))
     };
-    let on_progress = move |p| tell.lock().expect("no panic inside").push(p);
+    let on_progress = move |p| {
+        tell.lock().expect("no panic inside").push(p);
+        std::ops::ControlFlow::Continue(())
+    };
     let engine = start(&EngineOptions::default(), on_progress, load).expect("starts");
     let told = told.lock().expect("no panic inside").clone();
     assert_eq!(told[0], Progress { phase: Phase::Loading, fraction: 0.5 });

@@ -1,7 +1,7 @@
 //! The step loop: take commands, plan, compute, choose tokens, tell callers; until told to end.
 //!
 //! A step that fails takes only its own requests with it. After several failures in a row the engine computes a
-//! trial of its own; if that fails too, it refuses further work and lets the supervisor see.
+//! trial of its own; if that fails too, it ends, so that the process ends and the supervisor starts another one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::schedule::{self, Limits, SegmentPlan, Slot, Waiting};
 /// Failed steps in a row after which the engine tries itself.
 const FAILURES_BEFORE_TRIAL: u32 = 3;
 /// Positions by which caches grow, in every form: what a request reserves is rounded up to them.
-const KV_GROWTH_POSITIONS: usize = 256;
+pub(super) const KV_GROWTH_POSITIONS: usize = 256;
 /// Steps between two looks at the numeric library's memory.
 const MEMORY_EVERY_STEPS: u64 = 32;
 /// Share of the newest request in the mean duration.
@@ -71,7 +71,7 @@ impl<M: StepModel> Engine<M> {
         }
     }
 
-    /// Runs until told to end, or until every handle is gone and nothing is left to do.
+    /// Runs until told to end, until every handle is gone and nothing is left to do, or until the model is broken.
     pub(super) fn run(mut self) {
         loop {
             self.take_commands();
@@ -236,8 +236,10 @@ impl<M: StepModel> Engine<M> {
                 }
                 After::Ended => {
                     self.state.finished += 1;
+                    // The first one is the whole mean: it has nothing to be mixed with.
+                    let share = if self.state.finished == 1 { 1.0 } else { MEAN_SHARE };
                     let mean = &mut self.state.mean_request_s;
-                    *mean += MEAN_SHARE * (running.age(now) - *mean);
+                    *mean += share * (running.age(now) - *mean);
                 }
             }
             self.running.swap_remove(at);
@@ -264,12 +266,15 @@ impl<M: StepModel> Engine<M> {
         if self.failures_in_a_row < FAILURES_BEFORE_TRIAL {
             return;
         }
-        match trial(&self.model, &self.info, 1) {
+        let tried = catch_unwind(AssertUnwindSafe(|| trial(&self.model, &self.info, 1)));
+        match tried.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
             Ok(()) => self.failures_in_a_row = 0,
             Err(why) => {
-                tracing::error!(%why, "the engine's own trial failed: it takes no more work");
+                tracing::error!(%why, "the engine's own trial failed: it ends");
                 self.state.healthy = false;
                 self.fail_all(&EngineError::Step(why));
+                // A fresh process may compute again; this one would only refuse.
+                self.end(Ending::Now);
             }
         }
     }
@@ -303,21 +308,18 @@ fn view<C>(slot: usize, running: &Running<C>) -> Slot {
     }
 }
 
-/// A prompt of `rows` tokens and one more token, thrown away: whether the model computes numbers.
+/// A prompt of `rows` tokens and one more token, thrown away: whether the model computes numbers. Panics pass.
 pub(super) fn trial<M: StepModel>(model: &M, info: &ModelInfo, rows: usize) -> Result<(), String> {
     let token = info.bos_token_id.filter(|&id| (id as usize) < info.vocab_size).unwrap_or(0);
-    let steps = AssertUnwindSafe(|| {
-        let mut cache = model.new_cache();
-        for rows in [rows, 1] {
-            let ids = vec![token; rows];
-            let logits = model.step(&ids, &mut [(0..rows, &mut cache)], &[rows as u32 - 1])?;
-            if logits.len() != info.vocab_size || logits.iter().any(|x| !x.is_finite()) {
-                return Err("the model does not produce numbers".to_owned());
-            }
+    let mut cache = model.new_cache();
+    for rows in [rows, 1] {
+        let ids = vec![token; rows];
+        let logits = model.step(&ids, &mut [(0..rows, &mut cache)], &[rows as u32 - 1])?;
+        if logits.len() != info.vocab_size || logits.iter().any(|x| !x.is_finite()) {
+            return Err("the model does not produce numbers".to_owned());
         }
-        Ok(())
-    });
-    catch_unwind(steps).unwrap_or_else(|panic| Err(panic_text(&*panic)))
+    }
+    Ok(())
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

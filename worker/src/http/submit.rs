@@ -1,8 +1,11 @@
 //! From a prepared request to choices under way.
 //!
-//! Owns seeds, the merging of sampling parameters (the request's before the checkpoint's before OpenAI's), the clamp of
-//! the token limit to the context, and what the engine's refusals mean over HTTP. All choices or none: a choice that
-//! is refused takes the others with it.
+//! Owns seeds, the merging of sampling parameters (the request's before the checkpoint's before OpenAI's), what ends a
+//! reply, the token limit, and what the engine's refusals mean over HTTP. All choices or none.
+//!
+//! Memory is promised to a request for all it may generate. One that names no limit therefore gets no more than its
+//! slot's even share of the memory, though at least [`DEFAULT_TOKENS`]: otherwise a few such requests would make all
+//! others wait for promises that hardly any of them uses. `max_tokens` asks for more.
 
 use std::sync::Arc;
 
@@ -16,6 +19,9 @@ use crate::metrics::Inference;
 use crate::stream::{Choice, Opening, ReplyText};
 use crate::tokenize::SamplingDefaults;
 
+/// Tokens that a request without a limit may generate where its share of the memory is less and the context allows.
+const DEFAULT_TOKENS: usize = 256;
+
 /// Submits every choice of every prompt, in order. `seed` names the random stream where the client named none.
 pub fn submit(
     served: &Served,
@@ -28,46 +34,45 @@ pub fn submit(
     let sampling = sampling(decoding, &served.sampling);
     let seed = decoding.seed.unwrap_or(seed);
     let stop_tokens = stop_tokens(served, decoding);
-    let positions = positions(served);
-    let mut choices = Vec::with_capacity(prepared.prompts.len() * decoding.n);
-    for prompt in &prepared.prompts {
-        let room = positions.saturating_sub(prompt.len()).max(1);
-        for nth in 0..decoding.n {
-            let request = GenerateRequest {
-                id: id.to_owned(),
-                prompt: prompt.clone(),
-                max_tokens: decoding.max_tokens.map_or(room, |most| most.min(room)),
-                sampling: sampling.clone(),
-                seed: seed.wrapping_add(nth as u64),
-                stop_tokens: Arc::clone(&stop_tokens),
-                ignore_eos: decoding.ignore_eos,
-                top_logprobs: prepared.top_logprobs,
-            };
-            let events = served.engine.submit(request).map_err(|error| refused(&error))?;
-            let tokens = Arc::clone(served.tokenizer.bytes());
-            let text = ReplyText::new(Arc::clone(&tokens), opening, decoding.stop.clone());
-            // The prompt is counted once however many choices it has.
-            let prompt_tokens = if nth == 0 { prompt.len() } else { 0 };
-            choices.push(Choice::new(events, tokens, text, Inference::begin(prompt_tokens)));
-        }
-    }
-    Ok(choices)
+    let choices = prepared.prompts.iter().flat_map(|prompt| (0..decoding.n).map(move |_| prompt));
+    // Equal prompts are told apart by the number of the choice over all prompts.
+    let requests = choices.enumerate().map(|(index, prompt)| GenerateRequest {
+        id: id.to_owned(),
+        prompt: prompt.clone(),
+        max_tokens: max_tokens(served, decoding, prompt.len()),
+        sampling: sampling.clone(),
+        seed: seed.wrapping_add(index as u64),
+        stop_tokens: Arc::clone(&stop_tokens),
+        // Which tokens end the reply is decided above.
+        ignore_eos: false,
+        top_logprobs: prepared.top_logprobs,
+    });
+    let streams = served.engine.submit_all(requests.collect()).map_err(|error| refused(&error))?;
+    let choices = streams.into_iter().enumerate().map(|(index, events)| {
+        let tokens = Arc::clone(served.tokenizer.bytes());
+        let text = ReplyText::new(Arc::clone(&tokens), opening, decoding.stop.clone());
+        // The prompt is counted once however many choices it has.
+        let first = index.is_multiple_of(decoding.n);
+        let prompt_tokens = if first { prepared.prompts[index / decoding.n].len() } else { 0 };
+        Choice::new(events, tokens, text, Inference::begin(prompt_tokens))
+    });
+    Ok(choices.collect())
 }
 
-/// Most tokens of prompt and completion together: the context, or what fits the cache memory where that is less.
-fn positions(served: &Served) -> usize {
-    let info = served.engine.info();
-    let bytes = served.engine.snapshot().kv_limit_bytes;
-    let fitting = bytes.checked_div(info.kv_bytes_per_token).unwrap_or(u64::MAX);
-    info.context_length.min(usize::try_from(fitting).unwrap_or(usize::MAX))
+/// Most tokens to generate after a prompt of `prompt` tokens.
+fn max_tokens(served: &Served, decoding: &Decoding, prompt: usize) -> usize {
+    let room = served.engine.info().context_length.saturating_sub(prompt).max(1);
+    let share = || served.engine.fair_share().saturating_sub(prompt).max(DEFAULT_TOKENS);
+    decoding.max_tokens.unwrap_or_else(share).min(room)
 }
 
+/// The tokens that end a reply: the checkpoint's own unless they are to be ignored, those the client names, and marks
+/// that it names by their text: no text of a reply ever shows a mark, so that is where such a stop can be seen.
 fn stop_tokens(served: &Served, decoding: &Decoding) -> Arc<[u32]> {
-    let own = served.tokenizer.eos_ids();
-    if decoding.stop_token_ids.is_empty() {
-        return Arc::clone(own);
-    }
-    own.iter().chain(&decoding.stop_token_ids).copied().collect()
+    let tokenizer = &served.tokenizer;
+    let own: &[u32] = if decoding.ignore_eos { &[] } else { tokenizer.eos_ids() };
+    let marks = decoding.stop.iter().filter_map(|stop| tokenizer.mark_id(stop));
+    own.iter().chain(&decoding.stop_token_ids).copied().chain(marks).collect()
 }
 
 fn sampling(asked: &Decoding, checkpoint: &SamplingDefaults) -> SamplingParams {
@@ -100,11 +105,11 @@ fn refused(error: &SubmitError) -> ApiError {
         SubmitError::PromptTooLong { prompt, context, .. } => {
             ApiError::context_length("prompt", context, prompt)
         }
-        SubmitError::KvMemory { .. } => ApiError::bad_request(
-            "The request needs more cache memory than this server has. Please lower 'max_tokens' or shorten the prompt.",
+        SubmitError::TooMany { requests, limit } => ApiError::invalid(
+            "n",
+            format!("The request asks for {requests} choices over all prompts, this server takes at most {limit}."),
         )
-        .with_param("max_tokens")
-        .with_code("context_length_exceeded"),
+        .with_code("invalid_value"),
         SubmitError::Empty => ApiError::bad_request("The prompt holds no token."),
         SubmitError::UnknownToken { id, .. } => {
             ApiError::bad_request(format!("The model has no token with the id {id}."))

@@ -18,6 +18,9 @@ pub enum LoadError {
         /// What the system said.
         source: io::Error,
     },
+    /// Whoever asked for the load does not want it any more.
+    #[error("the load was given up")]
+    GivenUp,
     /// A file is there but is not what it should be.
     #[error("{path}: {why}")]
     File {

@@ -19,4 +19,4 @@ pub use fields::Fields;
 pub use header::{HeaderError, StoredType, TensorEntry};
 pub use quantization::{Affine, Quantization};
 pub use shard::Shard;
-pub use weights::Weights;
+pub use weights::{LoadProgress, Weights};

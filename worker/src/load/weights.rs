@@ -4,6 +4,8 @@
 //! have a bias `m.bias`. Every size is checked before a tensor is read. A bias that the configuration does not
 //! announce is refused: leaving it out would give wrong replies.
 
+use std::ops::ControlFlow;
+
 use sanctum_kernels::matrix::{AffineMatrix, Linear, Matrix};
 use sanctum_kernels::tensor::{DType, HostTensor};
 
@@ -12,11 +14,14 @@ use super::checkpoint::Checkpoint;
 use super::header::TensorEntry;
 use super::quantization::{self, Affine, Quantization};
 
+/// Hears what fraction of the data has been read; breaks to give up the load.
+pub type LoadProgress<'a> = dyn FnMut(f32) -> ControlFlow<()> + 'a;
+
 /// The weights of a checkpoint while a model is built from them.
 pub struct Weights<'a> {
     checkpoint: Checkpoint,
     quantization: Quantization,
-    progress: &'a mut dyn FnMut(f32),
+    progress: &'a mut LoadProgress<'a>,
     found: Vec<Affine>,
     float: Option<DType>,
 }
@@ -26,7 +31,7 @@ impl<'a> Weights<'a> {
     pub fn new(
         checkpoint: Checkpoint,
         quantization: Quantization,
-        progress: &'a mut dyn FnMut(f32),
+        progress: &'a mut LoadProgress<'a>,
     ) -> Self {
         Self { checkpoint, quantization, progress, found: Vec::new(), float: None }
     }
@@ -132,7 +137,9 @@ impl<'a> Weights<'a> {
             });
         }
         let read = self.checkpoint.read(name)?;
-        (self.progress)(self.checkpoint.fraction_read());
+        if (self.progress)(self.checkpoint.fraction_read()).is_break() {
+            return Err(LoadError::GivenUp);
+        }
         read.ok_or_else(|| self.missing(name, &expected()))
     }
 

@@ -6,7 +6,7 @@ use sanctum_kernels::Backend;
 
 use super::{Model, build, eos};
 use crate::engine::ModelInfo;
-use crate::load::{Checkpoint, Fields, LoadError, Quantization, Weights};
+use crate::load::{Checkpoint, Fields, LoadError, LoadProgress, Quantization, Weights};
 
 /// What the operator says about a model.
 #[derive(Clone, Debug)]
@@ -27,14 +27,14 @@ pub struct LoadedModel {
     pub info: ModelInfo,
 }
 
-/// Opens a model directory. `progress` hears what fraction of the weights has been read.
+/// Opens a model directory. `progress` hears what fraction of the weights has been read, and may give up.
 ///
 /// # Errors
 /// If anything in the directory is not as it must be; see `LoadError`.
 pub fn open(
     options: &OpenOptions,
     backend: &Backend,
-    progress: &mut dyn FnMut(f32),
+    progress: &mut LoadProgress<'_>,
 ) -> Result<LoadedModel, LoadError> {
     let dir = &options.dir;
     let config = Fields::read(&dir.join("config.json"))?;

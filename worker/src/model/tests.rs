@@ -1,6 +1,7 @@
 //! Directories that must not load, each with the file and the tensor or field in its refusal; and what loads.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use sanctum_kernels::{Backend, BackendOptions, Form};
@@ -18,7 +19,7 @@ fn fixture(name: &str) -> PathBuf {
 fn load(dir: &Path) -> Result<LoadedModel, LoadError> {
     let backend = Backend::new(BackendOptions { form: Form::Reference, threads: 1 });
     let options = OpenOptions { dir: dir.to_owned(), id: None, context: None };
-    open(&options, &backend.expect("a backend"), &mut |_| {})
+    open(&options, &backend.expect("a backend"), &mut |_| ControlFlow::Continue(()))
 }
 
 /// A copy of the llama fixture that can be damaged.
@@ -256,7 +257,7 @@ fn shards_load_like_one_file() {
 /// Writes the checkpoint's quantised matrices as floats.
 fn dequantise(copy: &Copy) {
     let path = copy.file("model.safetensors");
-    let mut ignore = |_: f32| {};
+    let mut ignore = |_: f32| ControlFlow::Continue(());
     let checkpoint = Checkpoint::open(copy.0.path()).expect("opens");
     let mut weights = Weights::new(checkpoint, Quantization::default(), &mut ignore);
     let bytes = fs::read(&path).expect("readable");

@@ -17,6 +17,7 @@ mod reference;
 mod run;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use sanctum_kernels::{Backend, BackendOptions, KernelError};
@@ -143,7 +144,8 @@ pub fn record(options: &ParityOptions) -> Result<Reference, ParityError> {
 fn open(options: &ParityOptions) -> Result<Model, ParityError> {
     let backend = Backend::new(options.backend)?;
     let open = OpenOptions { dir: options.model.clone(), id: None, context: None };
-    let LoadedModel { model, .. } = model::open(&open, &backend, &mut |_| {})?;
+    let LoadedModel { model, .. } =
+        model::open(&open, &backend, &mut |_| ControlFlow::Continue(()))?;
     Ok(model)
 }
 

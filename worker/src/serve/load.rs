@@ -4,6 +4,7 @@
 //! and refuses most broken directories.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -103,6 +104,8 @@ fn start_engine(args: &ServeArgs, app: &Arc<App>) -> Result<engine::EngineHandle
     let watched = Arc::clone(app);
     let tell = move |progress: engine::Progress| {
         watched.progress(progress.phase.name(), progress.fraction);
+        // Nobody waits for a model that would only be stopped.
+        if watched.is_draining() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     engine::start(&options, tell, move |progress| {
         set_memory_limits(memory)?;

@@ -8,6 +8,8 @@ mod load;
 mod state_file;
 mod stop;
 
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -23,6 +25,7 @@ use crate::cli::{LogArg, ServeArgs, complain};
 use crate::engine::StartError;
 use crate::http::completions::unix_now;
 use crate::http::{App, HttpLimits, router};
+use crate::load::LoadError;
 use crate::metrics;
 use load::{ServeLoadError, load};
 use state_file::{State, StateFile};
@@ -36,6 +39,8 @@ const PREPARING: usize = 2;
 const UPKEEP: Duration = Duration::from_secs(5);
 /// What connections get beyond the drain limit, to hear that their replies were given up.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a load that is given up may take to end: it notices between two tensors.
+const LOAD_END: Duration = Duration::from_secs(5);
 /// How long the engine's thread may take to end after the last reply.
 const ENGINE_END: Duration = Duration::from_secs(5);
 
@@ -115,7 +120,7 @@ async fn live(args: &ServeArgs, app: &Arc<App>) -> u8 {
         Ok(file) => file,
         Err(error) => {
             complain(&error);
-            return exit::CONFIG;
+            return io_exit_code(&error).unwrap_or(exit::CONFIG);
         }
     };
     tracing::info!(%address, model = app.name, pid = state.pid, "listening");
@@ -138,6 +143,7 @@ async fn live(args: &ServeArgs, app: &Arc<App>) -> u8 {
         }
     };
     let serving = accept::serve(listener, router(Arc::clone(app)), accept_limits, draining);
+    let (load_ends, load_ended) = oneshot::channel();
     let code = tokio::select! {
         report = serving => {
             tracing::info!(connections = report.accepted, cut = report.cut, "stopped");
@@ -147,21 +153,34 @@ async fn live(args: &ServeArgs, app: &Arc<App>) -> u8 {
             tracing::info!("stopped at once");
             exit::OK
         }
-        code = broken(args, app, started_unix) => code,
+        code = broken(args, app, started_unix, load_ends) => code,
         () = give_up(app, stop, drain) => exit::INTERNAL,
         () = upkeep(app) => exit::INTERNAL,
     };
+    // However it came here, a load under way is not wanted any more.
+    app.drain();
+    // The sender is dropped when the load's thread ends, or was never there.
+    if timeout(LOAD_END, load_ended).await.is_err() {
+        tracing::warn!("the load did not end in time");
+    }
     end_engine(app).await;
     code
 }
 
 /// Loads the model and watches over it; completes only with a reason to end the process.
-async fn broken(args: &ServeArgs, app: &Arc<App>, started_unix: u64) -> u8 {
+/// `ends` is dropped when the thread that loads has ended.
+async fn broken(
+    args: &ServeArgs,
+    app: &Arc<App>,
+    started_unix: u64,
+    ends: oneshot::Sender<()>,
+) -> u8 {
     let (send, loaded) = oneshot::channel();
     let (args, loading) = (args.clone(), Arc::clone(app));
     let spawned = thread::Builder::new().name("load".into()).spawn(move || {
         // The receiver is gone only if the process is ending.
         let _ = send.send(load(&args, &loading, started_unix));
+        drop(ends);
     });
     if let Err(error) = spawned {
         complain(&error);
@@ -169,6 +188,10 @@ async fn broken(args: &ServeArgs, app: &Arc<App>, started_unix: u64) -> u8 {
     }
     match loaded.await {
         Ok(Ok(())) => {}
+        Ok(Err(ServeLoadError::Start(StartError::Load(LoadError::GivenUp)))) => {
+            // Only a process that stops gives up: the accept loop has the last word.
+            return std::future::pending().await;
+        }
         Ok(Err(error)) => {
             complain(&error);
             return load_exit_code(&error);
@@ -187,20 +210,50 @@ async fn broken(args: &ServeArgs, app: &Arc<App>, started_unix: u64) -> u8 {
         return std::future::pending().await;
     }
     tracing::error!("the engine ended unasked");
+    // The replies that it failed are still to be told so.
+    sleep(LAST_WORDS).await;
     exit::INTERNAL
 }
 
-/// A model that cannot be loaded will not load the next time either.
+/// A model that cannot be loaded will not load the next time either, unless the system was at fault.
 fn load_exit_code(error: &ServeLoadError) -> u8 {
+    if let Some(code) = io_exit_code(error) {
+        return code;
+    }
     match error {
         ServeLoadError::NoDirectory(_)
         | ServeLoadError::Tokenize(_)
         | ServeLoadError::Template(_) => exit::CONFIG,
-        ServeLoadError::Start(StartError::Load(_) | StartError::Prewarm(_)) => exit::CONFIG,
+        ServeLoadError::Start(
+            StartError::Load(_) | StartError::Prewarm(_) | StartError::KvMemory { .. },
+        ) => exit::CONFIG,
         ServeLoadError::Start(StartError::Backend(_)) => exit::UNAVAILABLE,
         ServeLoadError::Start(StartError::Thread(_)) => exit::TEMPORARY,
         ServeLoadError::Start(StartError::Panicked) => exit::INTERNAL,
     }
+}
+
+/// What an error that the system caused means: what is wrong with the files stays wrong, all else (a full disk, no
+/// descriptors left, a failed read) may pass. `None` if the system had no part in it.
+fn io_exit_code(error: &(dyn Error + 'static)) -> Option<u8> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Some(match error.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::NotADirectory
+                | ErrorKind::IsADirectory
+                | ErrorKind::InvalidInput
+                | ErrorKind::InvalidData
+                | ErrorKind::UnexpectedEof
+                | ErrorKind::ReadOnlyFilesystem => exit::CONFIG,
+                _ => exit::TEMPORARY,
+            });
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// At the drain limit, ends the replies that still run with an error event, rather than with a cut connection.
@@ -228,5 +281,34 @@ async fn end_engine(app: &App) {
     served.engine.stop_now();
     if timeout(ENGINE_END, served.engine.closed()).await.is_err() {
         tracing::warn!("the engine did not end in time");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn unreadable(source: io::Error) -> ServeLoadError {
+        let error = LoadError::Read { path: PathBuf::from("model.safetensors"), source };
+        ServeLoadError::Start(StartError::Load(error))
+    }
+
+    #[test]
+    fn only_faults_that_may_pass_are_tried_again() {
+        // ENOSPC, EMFILE and EIO by their numbers, which Linux and macOS share.
+        for number in [28, 24, 5] {
+            let error = unreadable(io::Error::from_raw_os_error(number));
+            assert_eq!(load_exit_code(&error), exit::TEMPORARY, "{number}");
+        }
+        for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied] {
+            assert_eq!(load_exit_code(&unreadable(kind.into())), exit::CONFIG, "{kind}");
+        }
+        let damaged =
+            LoadError::File { path: PathBuf::from("config.json"), why: "is empty".into() };
+        let damaged = ServeLoadError::Start(StartError::Load(damaged));
+        assert_eq!(load_exit_code(&damaged), exit::CONFIG);
+        let panicked = ServeLoadError::Start(StartError::Panicked);
+        assert_eq!(load_exit_code(&panicked), exit::INTERNAL);
     }
 }

@@ -104,6 +104,11 @@ impl TextTokenizer {
         &self.bytes
     }
 
+    /// The id of the mark (a token that no reply shows) whose text is `text`.
+    pub fn mark_id(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text).filter(|id| self.bytes.is_special(*id))
+    }
+
     /// Ids that end a reply.
     pub fn eos_ids(&self) -> &Arc<[u32]> {
         &self.eos_ids
@@ -147,6 +152,7 @@ pub(crate) mod tests {
         assert!(tokenizer.eos_ids().contains(&id));
         assert!(tokenizer.bytes().get(u32::MAX).is_empty());
         assert!(!tokenizer.bytes().is_special(u32::MAX));
+        assert_eq!((tokenizer.mark_id("</s>"), tokenizer.mark_id("<think>")), (Some(id), None));
         let think = tokenizer.inner.token_to_id("<think>").expect("in the vocabulary");
         assert!(!tokenizer.bytes().is_special(think), "added, but shown");
     }

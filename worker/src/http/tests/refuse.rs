@@ -97,15 +97,11 @@ async fn a_full_queue_is_429_with_a_time_to_wait() {
 }
 
 #[tokio::test]
-async fn choices_that_do_not_fit_the_queue_leave_nothing_behind() {
+async fn choices_that_no_queue_can_hold_are_refused_for_good() {
     let (app, mut inbox) = served(2);
-    assert_eq!(chat(&app, r#","n":3"#).await.status, 429);
-    for _ in 0..2 {
-        let Some(Command::Generate(submission)) = inbox.next().await else {
-            panic!("a submission")
-        };
-        assert!(submission.events.is_closed());
-    }
+    let (status, param, _) = refusal(&app, chat_body(r#","n":3"#)).await;
+    assert_eq!((status, param.as_deref()), (400, Some("n")));
+    assert!(matches!(inbox.try_next(), Ok(None)), "nothing was submitted");
 }
 
 #[tokio::test]

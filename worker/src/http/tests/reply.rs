@@ -169,6 +169,31 @@ async fn parameters_reach_the_engine() {
 }
 
 #[tokio::test]
+async fn what_ends_a_reply() {
+    let mark = ids_of("</s>")[0];
+    let asked = async |rest: &str, expected: Vec<u32>| {
+        let app = scripted(move |_, submission| {
+            assert_eq!(submission.request.stop_tokens[..], expected[..]);
+            assert!(!submission.request.ignore_eos);
+            say(submission, &[], FinishReason::StopToken);
+        });
+        assert_eq!(chat(&app, rest).await.status, 200, "{rest}");
+    };
+    asked(r#","ignore_eos":true,"stop_token_ids":[17]"#, vec![17]).await;
+    asked(r#","ignore_eos":true,"stop":["</s>","text"]"#, vec![mark]).await;
+}
+
+#[tokio::test]
+async fn equal_prompts_are_answered_apart() {
+    let app = scripted(|nth, submission| {
+        assert_eq!(submission.request.seed, 7 + nth as u64);
+        say(submission, &[], FinishReason::StopToken);
+    });
+    let body = r#"{"prompt":["a","a"],"n":2,"seed":7}"#;
+    assert_eq!(post(&app, "/v1/completions", body).await.status, 200);
+}
+
+#[tokio::test]
 async fn the_token_limit_never_exceeds_the_room() {
     let prompt = ids_of("<s>[INST]hi[/INST]").len();
     let app = scripted(move |_, submission| {
