@@ -134,6 +134,7 @@ mod tests {
             jitter: 0.5,
             window: Duration::from_secs(60),
             failures: 5,
+            takeover: Duration::from_secs(600),
         }
     }
 

@@ -1,6 +1,6 @@
 //! From the file as written to the instance: names are followed, ports compared, fallbacks laid out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +19,10 @@ pub(super) fn resolve(file: File, path: &Path, problems: &mut Problems) -> Optio
     let base = path.parent().unwrap_or(Path::new(""));
     check_models(&file, problems);
     check_seats(&file, problems);
+    if problems.is_empty() {
+        // A wrong name elsewhere is often why something seems unused.
+        check_effects(&file, problems);
+    }
     if !problems.is_empty() {
         return None;
     }
@@ -56,7 +60,8 @@ fn names<T>(entries: &Named<T>) -> impl Iterator<Item = &str> + Clone {
 }
 
 fn check_ports(file: &File, problems: &mut Problems) {
-    refuse_wildcards(&file.listen, file.allow_wildcard, problems);
+    let allowed = file.allow_wildcard.as_ref().is_some_and(|flag| flag.value);
+    refuse_wildcards(&file.listen, allowed, problems);
     require_loopback(&file.admin, problems);
     let claim = |address: &At<SocketAddr>, by: &str| Claim {
         address: At { value: address.value, at: address.at },
@@ -185,6 +190,33 @@ fn check_seats(file: &File, problems: &mut Problems) {
                 );
             }
         }
+    }
+}
+
+/// Reports what is written and would change nothing.
+fn check_effects(file: &File, problems: &mut Problems) {
+    if let Some(flag) = file.allow_wildcard.as_ref().filter(|flag| flag.value)
+        && !file.listen.iter().any(|address| address.value.ip().is_unspecified())
+    {
+        problems.add(flag.at, "`allow_wildcard`: `listen` holds no address of all interfaces");
+    }
+    let used = |model: &str| {
+        written(&file.backends).any(|(_, entry)| {
+            matches!(&entry.kind, KindEntry::Worker(worker) if worker.model.value == model)
+        })
+    };
+    for (name, _) in file.models.iter().filter(|(name, _)| !used(&name.value)) {
+        problems.add(name.at, format!("model `{}`: no backend uses it", name.value));
+    }
+    // Every seat can be asked for by its name, so a fallback reaches nothing that is not some seat's own.
+    let asked = written(&file.seats).flat_map(|(_, entry)| {
+        let second = entry.second_model.iter().flat_map(|second| &second.backends);
+        entry.backends.iter().chain(second).map(|name| name.value.as_str())
+    });
+    let reached: BTreeSet<&str> = asked.collect();
+    for (name, _) in file.backends.iter().filter(|(name, _)| !reached.contains(name.value.as_str()))
+    {
+        problems.add(name.at, format!("backend `{}`: no seat uses it", name.value));
     }
 }
 

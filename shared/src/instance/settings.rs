@@ -18,6 +18,8 @@ pub struct Restart {
     pub window: Duration,
     /// Failures within the window that make a crash loop: the worker is parked.
     pub failures: u32,
+    /// For a restart that an operator asked for, from the order until the new worker is ready.
+    pub takeover: Duration,
 }
 
 /// How workers are probed, on a path of their own beside inference.
@@ -129,6 +131,7 @@ impl Restart {
             jitter: f.real("jitter", 0.0..=1.0, problems).unwrap_or(0.5),
             window: seconds(f, "window_s", (1, 60, 86_400), problems),
             failures: small(f, "failures", (1, 5, 1000), problems),
+            takeover: seconds(f, "takeover_s", (1, 600, 86_400), problems),
         };
         if restart.backoff_initial > restart.backoff_max {
             let name = f.name_of("backoff_initial_ms");

@@ -89,15 +89,17 @@ fn read_fallback_urls(
     problems: &mut Problems,
 ) -> Vec<At<Uri>> {
     let name = f.name_of("fallback_urls");
-    let mut seen: Vec<String> = url.iter().map(|url| url.value.clone()).collect();
+    // Compared as they will be asked, so that a slash at the end makes no second server of the same one.
+    let bare = |text: &At<String>| text.value.trim_end_matches('/').parse::<Uri>().ok();
+    let mut seen: Vec<Uri> = url.and_then(bare).into_iter().collect();
     let mut urls = Vec::new();
     for text in f.texts("fallback_urls", problems).unwrap_or_default() {
-        if seen.contains(&text.value) {
+        if bare(&text).is_some_and(|url| seen.contains(&url)) {
             problems.add(text.at, format!("{name}: `{}` is listed twice", text.value));
         } else if let Some(value) = base_url(&text, &name, problems) {
+            seen.push(value.clone());
             urls.push(At { value, at: text.at });
         }
-        seen.push(text.value);
     }
     urls
 }

@@ -34,7 +34,7 @@ pub(in crate::instance) struct File {
     pub(in crate::instance) name: String,
     pub(in crate::instance) listen: Vec<At<SocketAddr>>,
     pub(in crate::instance) admin: At<SocketAddr>,
-    pub(in crate::instance) allow_wildcard: bool,
+    pub(in crate::instance) allow_wildcard: Option<At<bool>>,
     pub(in crate::instance) state_dir: PathBuf,
     pub(in crate::instance) worker_binary: Option<PathBuf>,
     pub(in crate::instance) models: Vec<(At<String>, Option<ModelEntry>)>,
@@ -63,7 +63,9 @@ impl File {
             name: name.map_or_else(|| "sanctum".to_owned(), |name| name.value),
             listen: read_listen(&mut f, problems),
             admin: read_admin(&mut f, problems),
-            allow_wildcard: f.flag("allow_wildcard", problems).unwrap_or(false),
+            allow_wildcard: f
+                .flag("allow_wildcard", problems)
+                .map(|value| At { value, at: f.at_key("allow_wildcard") }),
             state_dir: f
                 .text("state_dir", problems)
                 .map_or_else(|| "var".into(), |t| t.value.into()),
