@@ -79,6 +79,7 @@ fn status_of(error: &RestartError) -> StatusCode {
         RestartError::Busy => StatusCode::CONFLICT,
         RestartError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
         RestartError::Failed { .. } => StatusCode::BAD_GATEWAY,
+        RestartError::TooSlow { .. } => StatusCode::GATEWAY_TIMEOUT,
     }
 }
 

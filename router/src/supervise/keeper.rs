@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanctum_shared::instance::Health as Rules;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::board::{Board, LastExit, unix_now};
 use super::ending::{Blame, Ending};
 use super::launch::{Launch, LaunchError};
+use super::order::{Order, RestartError, Restarted};
 use super::policy::{Action, Event, Policy, Verdict};
 use super::process::{News, Process, Report};
 use super::{events, logfile, memory, state_file};
@@ -23,49 +23,6 @@ use crate::fleet::BackendState;
 /// Time between two looks at the size of a worker's log.
 const LOG_LOOK: Duration = Duration::from_secs(10);
 
-/// What a keeper is told.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Replace the worker, or start it if it does not run.
-    Restart(oneshot::Sender<Result<Restarted, RestartError>>),
-    /// End every process and then the keeper; running requests get so long.
-    Stop(Duration),
-    /// End every process now.
-    Kill,
-}
-
-/// A worker that was replaced.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restarted {
-    /// The new process.
-    pub pid: u32,
-    /// Whether it was ready before the old one was stopped, so that no request could miss a worker.
-    pub seamless: bool,
-}
-
-/// Why a worker was not replaced.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RestartError {
-    /// No backend has that name.
-    #[error("there is no backend `{0}`")]
-    Unknown(String),
-    /// The backend is somebody's URL.
-    #[error("backend `{0}` is a URL: the router does not run it")]
-    NotOurs(String),
-    /// Another restart of it runs.
-    #[error("another restart of this backend is under way")]
-    Busy,
-    /// The router is going down.
-    #[error("the router is stopping")]
-    Stopping,
-    /// The new process ended before it was ready.
-    #[error("the new worker did not become ready: it {reason}")]
-    Failed {
-        /// How it ended.
-        reason: String,
-    },
-}
-
 /// Everything a keeper is made of.
 pub(super) struct Parts {
     pub(super) index: usize,
@@ -73,6 +30,8 @@ pub(super) struct Parts {
     pub(super) launch: Launch,
     pub(super) rules: Rules,
     pub(super) drain: Duration,
+    /// How long a restart may take until the new worker is ready.
+    pub(super) takeover: Duration,
     pub(super) policy: Policy,
     pub(super) board: Arc<Board>,
     pub(super) state_dir: PathBuf,
@@ -94,8 +53,8 @@ pub(super) struct Keeper {
     successor: Option<(Process, Instant)>,
     /// Processes that were told to stop.
     leaving: Vec<Process>,
-    /// Who waits for the restart that runs.
-    waiting: Option<Reply>,
+    /// Who waits for the restart that runs, and until when.
+    waiting: Option<(Reply, Instant)>,
     start_at: Option<Instant>,
     stopping: bool,
 }
@@ -125,11 +84,13 @@ impl Keeper {
         log_look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !(self.stopping && self.is_empty()) {
             let start_at = self.start_at.unwrap_or_else(Instant::now).into();
+            let give_up_at = self.waiting.as_ref().map_or_else(Instant::now, |(_, at)| *at).into();
             tokio::select! {
                 biased;
                 Some((generation, news)) = self.news.recv() => self.hear(generation, news),
                 order = self.orders.recv() => self.obey(order.unwrap_or(Order::Kill)),
                 () = sleep_until(start_at), if self.start_at.is_some() => self.start(),
+                () = sleep_until(give_up_at), if self.waiting.is_some() => self.give_up(),
                 _ = log_look.tick() => self.look_at_log(),
             }
         }
@@ -155,6 +116,10 @@ impl Keeper {
 
     fn hear_current(&mut self, news: News) {
         let Some((process, started)) = &mut self.current else { return };
+        if process.asked && !matches!(news, News::Ended(_)) {
+            // Told before the order reached it: what is about to end must not look ready again.
+            return;
+        }
         let Parts { index, backend, board, policy, .. } = &mut self.parts;
         match news {
             News::Listening(address) => {
@@ -173,7 +138,7 @@ impl Keeper {
                     status.progress = None;
                 });
                 events::Ready { backend, pid, after }.emit();
-                if let Some(reply) = self.waiting.take() {
+                if let Some((reply, _)) = self.waiting.take() {
                     // Whoever asked may have left; the restart is done all the same.
                     let _ = reply.send(Ok(Restarted { pid, seamless: false }));
                 }
@@ -217,20 +182,17 @@ impl Keeper {
     fn promote(&mut self) {
         let Some((process, started)) = self.successor.take() else { return };
         let (pid, generation) = (process.pid, process.generation);
-        if let Some((old, _)) = self.current.replace((process, started)) {
-            old.stop(self.parts.drain);
+        self.note_start(&process);
+        let old = self.current.replace((process, started));
+        let reply = self.waiting.take();
+        // Published before the old one is told anything: whoever looks now finds the new one.
+        self.hear(generation, News::Ready);
+        if let Some((mut old, _)) = old {
+            old.retire(self.parts.drain);
             self.leaving.push(old);
         }
-        self.note_start(pid);
-        if let Some((process, _)) = &self.current {
-            let address = process.address;
-            self.parts.board.note(self.parts.index, |status| status.address = address);
-        }
-        let seamless = Restarted { pid, seamless: true };
-        let reply = self.waiting.take();
-        self.hear(generation, News::Ready);
-        if let Some(reply) = reply {
-            let _ = reply.send(Ok(seamless));
+        if let Some((reply, _)) = reply {
+            let _ = reply.send(Ok(Restarted { pid, seamless: true }));
         }
     }
 
@@ -259,10 +221,8 @@ impl Keeper {
         let action = self.parts.policy.step(ending.event(), now, chance);
         if let Some((next, started)) = self.successor.take() {
             // The one that was to follow it is on its way already.
-            let (pid, address) = (next.pid, next.address);
+            self.note_start(&next);
             self.current = Some((next, started));
-            self.note_start(pid);
-            self.parts.board.note(self.parts.index, |status| status.address = address);
             self.set_down(ending.to_string());
             return;
         }
@@ -310,7 +270,7 @@ impl Keeper {
 
     /// Tells whoever waits for a restart that it failed.
     fn refuse(&mut self, ending: &Ending) {
-        if let Some(reply) = self.waiting.take() {
+        if let Some((reply, _)) = self.waiting.take() {
             let _ = reply.send(Err(RestartError::Failed { reason: ending.to_string() }));
         }
     }
@@ -322,7 +282,7 @@ impl Keeper {
         match self.spawn() {
             Ok(process) => {
                 self.parts.board.set(self.parts.index, BackendState::Starting, None);
-                self.note_start(process.pid);
+                self.note_start(&process);
                 self.current = Some((process, Instant::now()));
             }
             Err(error) => self.lost(self.generation, &not_started(&error)),
@@ -332,7 +292,8 @@ impl Keeper {
     fn spawn(&mut self) -> Result<Process, LaunchError> {
         self.generation += 1;
         let parts = &self.parts;
-        let file = state_file::path(&parts.state_dir, &parts.backend, self.generation);
+        let file =
+            state_file::path(&parts.state_dir, &parts.backend, std::process::id(), self.generation);
         let news = self.reporter.clone();
         let process = Process::start(&parts.launch, &parts.rules, file, self.generation, news)?;
         let (backend, pid) = (parts.backend.as_str(), process.pid);
@@ -340,12 +301,13 @@ impl Keeper {
         Ok(process)
     }
 
-    /// Notes that `pid` is now the serving process.
-    fn note_start(&self, pid: u32) {
+    /// Notes that `process` is now the serving one.
+    fn note_start(&self, process: &Process) {
         let restarts = self.generation.saturating_sub(1);
         self.parts.board.note(self.parts.index, |status| {
-            status.pid = Some(pid);
-            status.started_unix = Some(unix_now() as u64);
+            status.pid = Some(process.pid);
+            status.address = process.address;
+            status.started_unix = Some(process.started_unix);
             status.restarts = restarts;
         });
     }
@@ -365,10 +327,10 @@ impl Keeper {
     }
 
     fn restart(&mut self, reply: Reply) {
-        self.waiting = Some(reply);
         let now = Instant::now();
+        self.waiting = Some((reply, now + self.parts.takeover));
         self.parts.policy.step(Event::Ordered, now, 0.0);
-        let Some((process, _)) = &self.current else {
+        let Some((process, _)) = &mut self.current else {
             self.start();
             return;
         };
@@ -386,14 +348,28 @@ impl Keeper {
         }
     }
 
-    fn stop(&mut self, how: impl Fn(&Process)) {
+    /// Whoever waits for a restart has waited long enough. A successor that is not ready by now goes, so that another
+    /// can be tried; a worker that has nobody beside it may go on.
+    fn give_up(&mut self) {
+        let Some((reply, _)) = self.waiting.take() else { return };
+        let kept = self.successor.is_some();
+        if let Some((mut slow, _)) = self.successor.take() {
+            slow.kill();
+            self.leaving.push(slow);
+        }
+        let limit_s = self.parts.takeover.as_secs();
+        tracing::warn!(backend = self.parts.backend, limit_s, kept, "gave up on a restart");
+        let _ = reply.send(Err(RestartError::TooSlow { limit_s, kept }));
+    }
+
+    fn stop(&mut self, how: impl Fn(&mut Process)) {
         self.stopping = true;
         self.start_at = None;
-        if let Some(reply) = self.waiting.take() {
+        if let Some((reply, _)) = self.waiting.take() {
             let _ = reply.send(Err(RestartError::Stopping));
         }
-        let slots = self.current.iter().chain(&self.successor).map(|(process, _)| process);
-        slots.chain(&self.leaving).for_each(how);
+        let slots = self.current.iter_mut().chain(&mut self.successor).map(|(process, _)| process);
+        slots.chain(&mut self.leaving).for_each(how);
     }
 
     fn look_at_log(&self) {

@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sanctum_shared::instance::Worker;
@@ -29,6 +30,8 @@ pub(super) struct Launch {
     /// The router's own loader path, which a worker's comes before.
     pub(super) inherited_library_path: Option<OsString>,
     pub(super) drain: Duration,
+    /// Variables of the router's environment that the worker does not get, unless the instance gives them to it.
+    pub(super) withheld: Arc<[String]>,
 }
 
 /// A worker that could not be started.
@@ -94,18 +97,13 @@ impl Launch {
     pub(super) fn start(&self, state_file: &Path) -> Result<Child, LaunchError> {
         let log_failed = |source| LaunchError::Log { path: self.log.clone(), source };
         let log = logfile::open(&self.log).map_err(log_failed)?;
-        let mut command = Command::new(&self.program);
+        let mut command = self.command(state_file);
         command
-            .args(self.arguments(state_file))
-            .envs(&self.worker.env)
             .stdin(Stdio::piped())
             .stdout(log.try_clone().map_err(log_failed)?)
             .stderr(log)
             .process_group(0)
             .kill_on_drop(true);
-        if let Some(path) = self.library_path() {
-            command.env(LIBRARY_PATH, path);
-        }
         let child = command.spawn().map_err(|source| LaunchError::Program {
             program: self.program.clone(),
             missing: is_missing(&source),
@@ -115,6 +113,20 @@ impl Launch {
             self.limit(pid).map_err(|source| LaunchError::Limits { source })?;
         }
         Ok(child)
+    }
+
+    /// The program with its arguments and its environment.
+    fn command(&self, state_file: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(self.arguments(state_file));
+        for variable in self.withheld.iter() {
+            command.env_remove(variable);
+        }
+        command.envs(&self.worker.env);
+        if let Some(path) = self.library_path() {
+            command.env(LIBRARY_PATH, path);
+        }
+        command
     }
 
     fn library_path(&self) -> Option<OsString> {
@@ -175,7 +187,6 @@ pub(crate) fn worker_program(configured: Option<&Path>) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::Arc;
 
     use sanctum_shared::instance::Model;
 
@@ -202,7 +213,18 @@ mod tests {
             log: "/dev/null".into(),
             inherited_library_path: Some("/usr/lib".into()),
             drain: Duration::from_secs(30),
+            withheld: ["FAR_KEY".to_owned(), "GIVEN_KEY".to_owned()].into(),
         }
+    }
+
+    #[test]
+    fn keys_of_urls_are_withheld_unless_given() {
+        let mut launch = launch();
+        launch.worker.env.insert("GIVEN_KEY".into(), "given".into());
+        let command = launch.command(Path::new("/state/a.json"));
+        let environment: BTreeMap<_, _> = command.as_std().get_envs().collect();
+        assert_eq!(environment[OsStr::new("FAR_KEY")], None, "taken out");
+        assert_eq!(environment[OsStr::new("GIVEN_KEY")], Some(OsStr::new("given")));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod keeper;
 mod launch;
 mod logfile;
 mod memory;
+mod order;
 mod policy;
 mod probe;
 mod process;
@@ -33,13 +34,14 @@ use tokio::task::JoinSet;
 
 pub use board::{LastExit, WorkerStatus};
 pub(crate) use events::describe as describe_metrics;
-pub use keeper::{RestartError, Restarted};
 pub(crate) use launch::worker_program;
+pub use order::{RestartError, Restarted};
 
 use crate::fleet::{BackendState, FleetView};
 use board::Board;
-use keeper::{Keeper, Order, Parts};
+use keeper::{Keeper, Parts};
 use launch::Launch;
+use order::Order;
 use policy::Policy;
 
 /// A handle on the fleet; clones are the same fleet. When the last one is dropped every worker is killed.
@@ -136,6 +138,7 @@ impl Fleet {
             .map_err(|source| FleetError::StateDir { path: state_dir.clone(), source })?;
         let board = Arc::new(Board::new(instance, variable));
         let program = worker_program(instance.worker_binary.as_deref());
+        let keys: Arc<[String]> = key_variables(instance).map(str::to_owned).collect();
         let mut keepers = JoinSet::new();
         let mut orders = Vec::with_capacity(instance.backends.len());
         for (index, backend) in instance.backends.iter().enumerate() {
@@ -153,9 +156,11 @@ impl Fleet {
                     log: state_dir.join("logs").join(format!("{}.log", backend.name)),
                     inherited_library_path: std::env::var_os(launch::LIBRARY_PATH),
                     drain: instance.timeouts.drain,
+                    withheld: Arc::clone(&keys),
                 },
                 rules: instance.health.clone(),
                 drain: instance.timeouts.drain,
+                takeover: instance.restart.takeover,
                 policy: Policy::new(instance.restart.clone()),
                 board: Arc::clone(&board),
                 state_dir: state_dir.clone(),
@@ -232,6 +237,14 @@ impl Fleet {
         let mut keepers = self.0.keepers.lock().await;
         while keepers.join_next().await.is_some() {}
     }
+}
+
+/// The variables that hold keys of URLs: the router's own, no worker's business.
+fn key_variables(instance: &Instance) -> impl Iterator<Item = &str> {
+    instance.backends.iter().filter_map(|backend| match &backend.kind {
+        BackendKind::Remote(remote) => remote.api_key_env.as_deref(),
+        BackendKind::Worker(_) => None,
+    })
 }
 
 fn words(state: &BackendState) -> (State, Option<String>) {

@@ -14,6 +14,7 @@ use tokio::process::Child;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::board::unix_now;
 use super::ending::{Blame, Ending};
 use super::launch::{Launch, LaunchError};
 use super::memory;
@@ -22,6 +23,12 @@ use super::state_file;
 
 /// Time between two looks at a worker that is not ready yet.
 const STARTING_INTERVAL: Duration = Duration::from_millis(25);
+
+/// How long a worker that was replaced goes on before it is told to stop: requests that were sent its way just before
+/// are then with it.
+const HANDOVER: Duration = Duration::from_millis(250);
+/// What a worker gets beyond the drain limit, which it keeps itself, for its last words.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What happens to a process.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,8 +49,8 @@ pub(super) type Report = (u64, News);
 /// What a process is told.
 #[derive(Debug, Clone, Copy)]
 enum Order {
-    /// Finish what runs, for so long at most, then end.
-    Stop(Duration),
+    /// Finish what runs, for so long at most, then end. It is told so `after` a while.
+    Stop { after: Duration, drain: Duration },
     /// End now.
     Kill,
 }
@@ -56,6 +63,10 @@ pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) address: Option<SocketAddr>,
     pub(super) ready: bool,
+    /// It was told to stop or killed.
+    pub(super) asked: bool,
+    /// When it was started, in Unix seconds.
+    pub(super) started_unix: u64,
     orders: mpsc::UnboundedSender<Order>,
 }
 
@@ -82,18 +93,37 @@ impl Process {
             report: Reporter { generation, news },
         };
         tokio::spawn(watched.watch(received));
-        Ok(Self { generation, pid, address: None, ready: false, orders })
+        let started_unix = unix_now() as u64;
+        Ok(Self {
+            generation,
+            pid,
+            address: None,
+            ready: false,
+            asked: false,
+            started_unix,
+            orders,
+        })
     }
 
-    /// Asks it to finish within `drain`; after that it is killed.
-    pub(super) fn stop(&self, drain: Duration) {
-        // A closed channel means that it has ended.
-        let _ = self.orders.send(Order::Stop(drain));
+    /// Asks it to finish within `drain`; a little after that it is killed.
+    pub(super) fn stop(&mut self, drain: Duration) {
+        self.tell(Order::Stop { after: Duration::ZERO, drain });
+    }
+
+    /// The same for one that another has just taken over from.
+    pub(super) fn retire(&mut self, drain: Duration) {
+        self.tell(Order::Stop { after: HANDOVER, drain });
     }
 
     /// Ends it now.
-    pub(super) fn kill(&self) {
-        let _ = self.orders.send(Order::Kill);
+    pub(super) fn kill(&mut self) {
+        self.tell(Order::Kill);
+    }
+
+    fn tell(&mut self, order: Order) {
+        self.asked = true;
+        // A closed channel means that it has ended.
+        let _ = self.orders.send(order);
     }
 }
 
@@ -124,8 +154,10 @@ impl Watched {
         // Held to the end: its closing is how the worker learns that we are gone.
         let pipe = self.child.stdin.take();
         let mut blame = None;
+        let mut ask_at: Option<(Instant, Duration)> = None;
         let mut kill_at: Option<Instant> = None;
         let mut health = Box::pin(watch_health(
+            self.pid,
             self.rules.clone(),
             self.state_file.clone(),
             self.report.clone(),
@@ -137,11 +169,10 @@ impl Watched {
                 order = orders.recv() => {
                     blame.get_or_insert(Blame::Asked);
                     match order {
-                        Some(Order::Stop(drain)) if kill_at.is_none() => {
-                            self.signal(Signal::SIGTERM);
-                            kill_at = Some(Instant::now() + drain);
+                        Some(Order::Stop { after, drain }) if kill_at.is_none() => {
+                            ask_at = Some((Instant::now() + after, drain));
                         }
-                        Some(Order::Stop(_)) => {}
+                        Some(Order::Stop { .. }) => {}
                         Some(Order::Kill) | None => self.kill_group(),
                     }
                     if order.is_none() {
@@ -151,6 +182,11 @@ impl Watched {
                 verdict = &mut health, if blame.is_none() => {
                     blame = Some(verdict);
                     self.kill_group();
+                }
+                () = sleep_until(ask_at.map_or_else(Instant::now, |(at, _)| at)), if ask_at.is_some() => {
+                    self.signal(Signal::SIGTERM);
+                    let drain = ask_at.take().map_or(Duration::ZERO, |(_, drain)| drain);
+                    kill_at = Some(Instant::now() + drain + LAST_WORDS);
                 }
                 () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
                     tracing::warn!(pid = self.pid.as_raw(), "the drain limit is over: killing the worker");
@@ -187,8 +223,8 @@ impl Watched {
 }
 
 /// Looks after a process until it should be killed, and says why. Never returns for a healthy one.
-async fn watch_health(rules: Rules, state_file: PathBuf, report: Reporter) -> Blame {
-    let Some(address) = wait_for_address(&rules, &state_file).await else {
+async fn watch_health(leader: Pid, rules: Rules, state_file: PathBuf, report: Reporter) -> Blame {
+    let Some(address) = wait_for_address(leader, &rules, &state_file).await else {
         return Blame::NeverListened;
     };
     report.tell(News::Listening(address));
@@ -217,10 +253,13 @@ async fn watch_health(rules: Rules, state_file: PathBuf, report: Reporter) -> Bl
     }
 }
 
-async fn wait_for_address(rules: &Rules, state_file: &Path) -> Option<SocketAddr> {
+async fn wait_for_address(leader: Pid, rules: &Rules, state_file: &Path) -> Option<SocketAddr> {
     let deadline = Instant::now() + rules.bind;
     loop {
-        if let Some(state) = state_file::read(state_file) {
+        // Who writes there need not be ours: a worker may have outlived an earlier router.
+        if let Some(state) = state_file::read(state_file)
+            && state.is_in_group(leader)
+        {
             return Some(state.address);
         }
         if Instant::now() >= deadline {

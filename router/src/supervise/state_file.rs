@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
@@ -30,9 +30,19 @@ pub(super) struct WorkerState {
     pub(super) address: SocketAddr,
 }
 
-/// The state file of one process of `backend`; `generation` counts the processes of this router's life.
-pub(super) fn path(state_dir: &Path, backend: &str, generation: u64) -> PathBuf {
-    state_dir.join("workers").join(format!("{backend}.{generation}.json"))
+impl WorkerState {
+    /// Whether a process of that group wrote it: the leader itself, or what a wrapper around the worker started.
+    pub(super) fn is_in_group(&self, leader: Pid) -> bool {
+        // 0 would ask for our own group.
+        let pid = i32::try_from(self.pid).ok().filter(|pid| *pid > 0).map(Pid::from_raw);
+        pid.is_some_and(|pid| getpgid(Some(pid)) == Ok(leader))
+    }
+}
+
+/// The state file of one process of `backend`; `generation` counts the processes of this router's life. The router's
+/// own id keeps a worker that outlived another router from writing into the same file.
+pub(super) fn path(state_dir: &Path, backend: &str, router: u32, generation: u64) -> PathBuf {
+    state_dir.join("workers").join(format!("{backend}.{router}.{generation}.json"))
 }
 
 /// Reads a state file; `None` while it is not there or not whole, which are the same to one who waits for it.
@@ -150,4 +160,31 @@ fn command_line(pid: Pid) -> Vec<String> {
         .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
         .unwrap_or_default();
     shown.split_whitespace().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use nix::unistd::getpgrp;
+
+    use super::*;
+
+    #[test]
+    fn only_a_process_of_the_group_is_believed() {
+        let says = |pid| WorkerState { pid, address: (Ipv4Addr::LOCALHOST, 1).into() };
+        let ours = getpgrp();
+        assert!(says(std::process::id()).is_in_group(ours));
+        // The first process of the system is in no group of ours, the highest id is nobody's, 0 is no id.
+        for pid in [1, i32::MAX as u32, u32::MAX, 0] {
+            assert!(!says(pid).is_in_group(ours), "{pid}");
+        }
+    }
+
+    #[test]
+    fn two_routers_never_share_a_file() {
+        let of = |router| path(Path::new("/s"), "a", router, 1);
+        assert_eq!(of(7), Path::new("/s/workers/a.7.1.json"));
+        assert_ne!(of(7), of(8));
+    }
 }
