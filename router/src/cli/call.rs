@@ -15,6 +15,8 @@ use serde::Deserialize;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(3);
+/// How long a router that is well may take to answer a question about itself.
+const ANSWER: Duration = Duration::from_secs(5);
 /// Most bytes of a reply that is not streamed.
 const REPLY_BYTES: usize = 16 * 1024 * 1024;
 /// Characters of an unexpected reply that are shown.
@@ -32,6 +34,9 @@ pub(super) enum CallError {
     /// No connection, or no answer.
     #[error("cannot reach {url}")]
     Unreachable { url: String, source: hyper_util::client::legacy::Error },
+    /// A connection, but no whole answer in time.
+    #[error("{url} did not answer within {} s", limit.as_secs())]
+    Slow { url: String, limit: Duration },
     /// The system's certificates cannot be used.
     #[error("cannot set up TLS")]
     Tls(#[source] rustls::Error),
@@ -50,7 +55,7 @@ fn retry(after_s: Option<u32>) -> String {
 impl CallError {
     /// Whether nobody answered at all.
     pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable { .. })
+        matches!(self, Self::Unreachable { .. } | Self::Slow { .. })
     }
 }
 
@@ -121,7 +126,7 @@ impl Caller {
         Err(CallError::Refused { status, message, retry_after_s })
     }
 
-    /// Sends a request and reads the whole reply.
+    /// Sends a request and reads the whole reply, however long that takes.
     pub(super) async fn fetch(
         &self,
         method: Method,
@@ -130,6 +135,16 @@ impl Caller {
     ) -> Result<Bytes, CallError> {
         let response = self.send(method, url, body).await?;
         read(url, response).await
+    }
+
+    /// Asks the router about itself, which takes it no time when it is well.
+    pub(super) async fn look(&self, url: &str) -> Result<Bytes, CallError> {
+        self.look_within(url, ANSWER).await
+    }
+
+    async fn look_within(&self, url: &str, limit: Duration) -> Result<Bytes, CallError> {
+        let answer = tokio::time::timeout(limit, self.fetch(Method::GET, url, None)).await;
+        answer.unwrap_or_else(|_| Err(CallError::Slow { url: url.to_owned(), limit }))
     }
 }
 
@@ -171,6 +186,17 @@ mod tests {
         );
         assert_eq!(message_of(b"<html>bad gateway</html>"), "<html>bad gateway</html>");
         assert_eq!(message_of(b""), "no reason was given");
+    }
+
+    #[tokio::test]
+    async fn a_router_that_does_not_answer_is_not_waited_for() {
+        // It takes connections into its backlog and never reads them.
+        let deaf = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/", deaf.local_addr().expect("bound"));
+        let caller = Caller::new(None).expect("a client");
+        let limit = Duration::from_millis(20);
+        let error = caller.look_within(&url, limit).await.expect_err("nobody answers");
+        assert!(matches!(error, CallError::Slow { .. }) && error.is_unreachable(), "{error}");
     }
 
     #[tokio::test]

@@ -21,7 +21,7 @@ pub(super) fn run(file: &Path) -> Result<(), CliError> {
         count(workers, "worker"),
         instance.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     )?;
-    for note in notes(&instance, |name| std::env::var_os(name).is_some()) {
+    for note in notes(&instance, is_set) {
         writeln!(out, "note: {note}")?;
     }
     Ok(())
@@ -30,6 +30,15 @@ pub(super) fn run(file: &Path) -> Result<(), CliError> {
 fn count(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
+}
+
+/// Whether the router would find a key in that variable: an empty one, or one that is no text, counts as none.
+pub(super) fn is_set(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| holds_key(&value))
+}
+
+fn holds_key(value: &str) -> bool {
+    !value.trim().is_empty()
 }
 
 /// What is no mistake in the file, and yet would keep a backend from answering as things are now.
@@ -58,6 +67,12 @@ pub(super) fn notes(instance: &Instance, is_set: impl Fn(&str) -> bool) -> Vec<S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_variable_holds_no_key() {
+        assert!(!holds_key("") && !holds_key(" \n"));
+        assert!(holds_key("sk-1"));
+    }
 
     #[test]
     fn notes_name_what_is_missing_around_the_file() {

@@ -6,7 +6,6 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use http::Method;
 use sanctum_shared::instance::{Instance, InstanceError};
 
 use super::call::Caller;
@@ -55,7 +54,7 @@ fn look_at_instance(file: &Path, findings: &mut Findings) -> Option<Instance> {
             let (seats, backends) = (instance.seats.len(), instance.backends.len());
             let right = format!("{}: right ({seats} seats, {backends} backends)", file.display());
             findings.note("instance", right);
-            for note in check::notes(&instance, |name| std::env::var_os(name).is_some()) {
+            for note in check::notes(&instance, check::is_set) {
                 findings.note("", note);
             }
             Some(instance)
@@ -104,7 +103,7 @@ async fn look_for_router(instance: &Instance, findings: &mut Findings) {
     };
     let url = format!("http://{}/livez", router.admin);
     let answer = match Caller::new(None) {
-        Ok(caller) => caller.fetch(Method::GET, &url, None).await,
+        Ok(caller) => caller.look(&url).await,
         Err(error) => Err(error),
     };
     match answer {

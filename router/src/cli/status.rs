@@ -3,8 +3,6 @@
 use std::io::{self, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::Method;
-
 use super::call::Caller;
 use super::table::{Table, span};
 use super::{CliError, Router, find};
@@ -14,7 +12,7 @@ use crate::supervise::{BackendStatus, State};
 pub(super) async fn run(router: &Router, json: bool) -> Result<(), CliError> {
     let url = find::admin_url(router.admin.as_deref(), &router.instance)?;
     let url = format!("{url}/admin/status");
-    let body = Caller::new(None)?.fetch(Method::GET, &url, None).await?;
+    let body = Caller::new(None)?.look(&url).await?;
     let mut out = io::stdout().lock();
     if json {
         out.write_all(&body)?;
