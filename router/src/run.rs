@@ -31,6 +31,8 @@ use crate::{http, metrics};
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 /// What operators' requests get to end after the callers' have.
 const ADMIN_DRAIN: Duration = Duration::from_secs(1);
+/// Operators' connections at a time; their descriptors are among those kept.
+const ADMIN_CONNECTIONS: usize = 32;
 /// Most descriptors kept for logs, workers, probes and the like.
 const SPARE_FILES: u64 = 128;
 
@@ -98,7 +100,7 @@ pub async fn run(instance: Arc<Instance>) -> Result<(), RunError> {
     let house = Arc::new(house.map_err(|e| RunError::set_up("TLS")(e.into()))?);
     let state_file = StateFile::write(&instance.state_dir, &listen, admin_address)?;
 
-    let limits = accept_limits(&instance, files);
+    let limits = accept_limits(&instance, files, listeners.len());
     let (stop, stopped) = watch::channel(false);
     let mut doors = JoinSet::new();
     for listener in listeners {
@@ -113,7 +115,8 @@ pub async fn run(instance: Arc<Instance>) -> Result<(), RunError> {
         listen: listen.clone(),
         started_unix,
     };
-    let admin_limits = AcceptLimits { drain: ADMIN_DRAIN, ..limits };
+    let admin_limits =
+        AcceptLimits { drain: ADMIN_DRAIN, connections: ADMIN_CONNECTIONS, ..limits };
     let service = admin::service(operators);
     let admin_door =
         tokio::spawn(serve(admin_listener, service, admin_limits, until(admin_closed)));
@@ -216,11 +219,11 @@ fn raise_file_limit() -> u64 {
     }
 }
 
-/// The instance's limits, with no more connections than there are descriptors for both sides.
-fn accept_limits(instance: &Instance, files: u64) -> AcceptLimits {
+/// The limits of each of so many listeners, with no more connections in all than there are descriptors for both sides.
+fn accept_limits(instance: &Instance, files: u64, listeners: usize) -> AcceptLimits {
     let limits = &instance.limits;
     let spare = SPARE_FILES.min(files / 4);
-    let affordable = usize::try_from((files - spare) / 2).unwrap_or(usize::MAX);
+    let affordable = usize::try_from((files - spare) / 2).unwrap_or(usize::MAX) / listeners.max(1);
     AcceptLimits {
         header_timeout: limits.header_timeout,
         idle_timeout: limits.idle,
