@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sanctum_tests::live::events::EventStream;
@@ -14,6 +15,9 @@ use sanctum_tests::live::fleet::{Fleet, gone};
 use sanctum_tests::live::poll::{PATIENCE, eventually};
 use sanctum_tests::live::process::{Process, binary, is_alive};
 use serde_json::{Value, json};
+
+/// Callers that ask all through a restart, each as fast as it is answered.
+const ASKERS: usize = 16;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -57,20 +61,25 @@ async fn a_rolling_restart_fails_no_request_and_lets_streams_end() {
 
     let mut short = hello();
     short["max_tokens"] = 1.into();
-    let asking = async {
-        let mut answered_by = Vec::new();
+    let first = fleet.post(CHAT, &short).await.ok()["system_fingerprint"].clone();
+    let ask = async || {
+        let mut asked = 0;
         loop {
+            asked += 1;
             let reply = fleet.post(CHAT, &short).await;
-            answered_by.push(reply.ok()["system_fingerprint"].clone());
-            if answered_by.last() != answered_by.first() {
-                return answered_by.len();
+            if reply.ok()["system_fingerprint"] != first {
+                return asked;
             }
         }
     };
+    let asking = join_all((0..ASKERS).map(|_| ask()));
     let (asked, said) = tokio::join!(asking, fleet.sanctum(&["restart", "a"]));
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(said.out.contains("ready before the old worker was told to stop"), "{}", said.out);
-    assert!(asked > 1, "requests were answered all through the restart");
+    assert!(
+        asked.iter().all(|asked| *asked > 1),
+        "{asked:?}: requests were answered all through the restart"
+    );
 
     let new = fleet.worker_pid("a").await;
     assert_ne!(new, old);
@@ -97,6 +106,27 @@ async fn a_successor_that_fails_leaves_the_old_worker_in_place() {
     let said = fleet.sanctum(&["restart", "a"]).await;
     assert_eq!(said.code, 1, "{}", said.out);
     assert!(said.err.contains("it failed (exit code 5)"), "{}", said.err);
+    assert_eq!(fleet.worker_pid("a").await, old);
+    fleet.post(CHAT, &hello()).await.ok();
+}
+
+#[tokio::test]
+async fn a_successor_that_loads_for_ever_is_given_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let once = dir.path().join("once");
+    let env =
+        format!("env: {{ FAKE_READY_AFTER_MS: '600000', FAKE_EXIT_ONCE: '{}' }}", once.display());
+    let text = format!("restart: {{ takeover_s: 1 }}\n{}", instance(&env));
+    let fleet = Fleet::start(&text, &["a"]).await;
+    let old = fleet.worker_pid("a").await;
+    for _ in 0..2 {
+        // Twice: the first does not stand in the way of the second.
+        fs::write(&once, "").expect("written");
+        let said = fleet.sanctum(&["restart", "a"]).await;
+        assert_eq!(said.code, 1, "{}", said.out);
+        assert!(said.err.contains("was not ready within 1 s"), "{}", said.err);
+        assert!(said.err.contains("the old one serves on"), "{}", said.err);
+    }
     assert_eq!(fleet.worker_pid("a").await, old);
     fleet.post(CHAT, &hello()).await.ok();
 }

@@ -5,8 +5,8 @@
 //!
 //! Behaviours, by environment variable:
 //! - `FAKE_EXIT_CODE=n` ends with that code at once; with `FAKE_EXIT_AFTER_MS=t`, that long after listening.
-//! - `FAKE_EXIT_ONCE=file` misbehaves as above only if the file exists, and removes it.
 //! - `FAKE_READY_AFTER_MS=t` answers `/readyz` with 503 for so long.
+//! - `FAKE_EXIT_ONCE=file` misbehaves as above only if the file exists, and removes it.
 //! - `FAKE_HANG=listen` never listens; `=probes` answers no probe; `=replies` answers no request.
 //! - `FAKE_TOKENS=n` (8) words per reply at most, `FAKE_TOKEN_MS=t` (1) between two of them.
 //! - `FAKE_IGNORE_TERM=1` does not end on SIGTERM, `FAKE_ORPHAN=1` nor when its parent is gone.
@@ -40,6 +40,8 @@ struct Fake {
     /// Flags of the command line, without their dashes.
     flags: HashMap<String, String>,
     started: Instant,
+    /// Not ready until then.
+    ready_after: Option<Duration>,
     running: AtomicUsize,
     draining: AtomicBool,
 }
@@ -94,6 +96,7 @@ async fn main() -> ExitCode {
     let fake = Arc::new(Fake {
         flags: flags(),
         started: Instant::now(),
+        ready_after: millis("READY_AFTER_MS").filter(|_| misbehaves),
         running: AtomicUsize::new(0),
         draining: AtomicBool::new(false),
     });
@@ -234,7 +237,7 @@ fn refuse(status: StatusCode, message: &str) -> Reply {
 }
 
 fn readiness(fake: &Fake) -> Reply {
-    let loading = millis("READY_AFTER_MS").unwrap_or_default();
+    let loading = fake.ready_after.unwrap_or_default();
     let progress = fake.started.elapsed().as_secs_f64() / loading.as_secs_f64().max(1e-9);
     if fake.draining.load(Ordering::SeqCst) {
         reply(StatusCode::SERVICE_UNAVAILABLE, &json!({"status": "draining"}))
