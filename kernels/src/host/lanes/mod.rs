@@ -81,10 +81,16 @@ pub(super) trait Lanes: Copy {
     /// Floats of these bits.
     unsafe fn from_bits(a: Self::U) -> Self::F;
 
-    /// Keeps the compiler from mixing what was added to these sums with what will be: with all registers in use, its idea
-    /// of a better order costs more in spills than it gains.
+    /// `d[s] = fma(float(words[s] & mask), x, d[s])`: the inner step of integer weights.
     #[inline(always)]
-    unsafe fn settle(_sums: &mut [[Self::F; 2]; 2]) {}
+    unsafe fn masked_fma(words: [Self::U; 2], mask: u32, x: Self::F, d: &mut [Self::F; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (d, &words) in d.iter_mut().zip(&words) {
+                *d = Self::fma(Self::to_float(Self::and(words, Self::splat_u(mask))), x, *d);
+            }
+        }
+    }
 
     /// Asks for the cache line at `at`, which need not be readable, to be fetched.
     unsafe fn prefetch(at: *const u8);

@@ -121,6 +121,21 @@ pub(super) trait Codec {
     ///
     /// As for all of [`Lanes`].
     unsafe fn element<L: Lanes>(raw: Self::Raw<L>, i: usize) -> L::F;
+
+    /// Adds the products of input `i` of the unit, which is `x`, to the sums of both strips.
+    ///
+    /// # Safety
+    ///
+    /// As for all of [`Lanes`].
+    #[inline(always)]
+    unsafe fn add_products<L: Lanes>(raw: [Self::Raw<L>; 2], i: usize, x: L::F, d: &mut [L::F; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (d, &raw) in d.iter_mut().zip(&raw) {
+                *d = L::fma(Self::element::<L>(raw, i), x, *d);
+            }
+        }
+    }
 }
 
 /// Marks [`Format::Nibbles`].
@@ -151,6 +166,20 @@ impl Codec for Nibbles {
             })
         }
     }
+
+    #[inline(always)]
+    unsafe fn add_products<L: Lanes>(words: [L::U; 2], i: usize, x: L::F, d: &mut [L::F; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if i < 7 {
+                L::masked_fma(words, 0xf << (4 * i), x, d);
+            } else {
+                for (d, &words) in d.iter_mut().zip(&words) {
+                    *d = L::fma(Self::element::<L>(words, i), x, *d);
+                }
+            }
+        }
+    }
 }
 
 impl Codec for Bytes {
@@ -172,6 +201,20 @@ impl Codec for Bytes {
                 3 => L::shr::<24>(word),
                 _ => L::and(word, L::splat_u(0xff << (8 * i))),
             })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products<L: Lanes>(words: [L::U; 2], i: usize, x: L::F, d: &mut [L::F; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if i < 3 {
+                L::masked_fma(words, 0xff << (8 * i), x, d);
+            } else {
+                for (d, &words) in d.iter_mut().zip(&words) {
+                    *d = L::fma(Self::element::<L>(words, i), x, *d);
+                }
+            }
         }
     }
 }

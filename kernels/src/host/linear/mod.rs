@@ -28,7 +28,7 @@ use super::shared_mut::SharedMut;
 /// Rows up to which each meets the weights as if alone: turning them into floats for all pays from then on.
 const ONE_BY_ONE: usize = 3;
 /// Jobs per thread that a call with few rows is cut into, so that a thread that is held up delays the others little.
-const JOBS_PER_THREAD: usize = 6;
+const JOBS_PER_THREAD: usize = 16;
 
 /// One linear layer of a call.
 #[derive(Debug)]

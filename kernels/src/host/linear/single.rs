@@ -119,11 +119,7 @@ unsafe fn block_products<L: Lanes, C: Codec>(
             macro_rules! elements {
                 ($($i:literal)*) => {$(
                     if $i < C::UNIT {
-                        let x = L::splat(*x.add($i));
-                        for s in 0..2 {
-                            d[$i % 2][s] = L::fma(C::element::<L>(raw[s], $i), x, d[$i % 2][s]);
-                        }
-                        L::settle(&mut d);
+                        C::add_products::<L>(raw, $i, L::splat(*x.add($i)), &mut d[$i % 2]);
                     }
                 )*};
             }
