@@ -86,8 +86,7 @@ async fn leaving_cancels_while_waiting_streaming_and_buffering() {
 #[tokio::test]
 async fn leaving_the_queue_and_the_upload_frees_the_place() {
     let fake = FakeBackend::start().await;
-    let worker = "models: { m: { path: nowhere } }\n";
-    let fleet = fleet(&fake, &["hang", "normal"], worker).await;
+    let fleet = fleet(&fake, &["hang", "normal"], "").await;
     // 64 requests of a remote backend run at once.
     let running: Vec<_> = (0..64)
         .map(|_| tokio::spawn(try_send(fleet.address, json_request(CHAT, &chat("hang", false)))))

@@ -23,6 +23,10 @@ async fn every_failure_before_content_moves_on() {
     let fake = FakeBackend::start().await;
     let broken = [
         "refused",
+        "error-401",
+        "error-403",
+        "error-404",
+        "error-408",
         "error-500",
         "error-503",
         "busy-429",
@@ -33,6 +37,8 @@ async fn every_failure_before_content_moves_on() {
         "html",
         "empty",
         "error-in-200",
+        "shapeless",
+        "no-choices",
     ];
     let streams = [
         "hang",
@@ -92,6 +98,51 @@ async fn a_hanging_backend_is_left_when_a_short_reply_is_overdue() {
 }
 
 #[tokio::test]
+async fn a_body_that_follows_its_head_late_has_the_time_of_a_first_token() {
+    let fake = FakeBackend::start().await;
+    let limits = "timeouts: { connect_ms: 1000, first_token_s: 10, stall_s: 1, total_s: 20 }\n";
+    let fleet = Fleet::spawn(&(limits.to_owned() + &fake.instance(&[("s", &["late-body"])]))).await;
+    let reply = fleet.post(CHAT, &chat("s")).await;
+    assert_eq!(reply.ok()["choices"][0]["message"]["content"], "late");
+}
+
+#[tokio::test]
+async fn the_callers_deadline_costs_a_backend_nothing() {
+    let fake = FakeBackend::start().await;
+    let limits = "timeouts: { connect_ms: 1000, first_token_s: 1, stall_s: 1, total_s: 1 }\n";
+    let seats: [(&str, &[&str]); 2] = [("hang", &["hang", "echo"]), ("flood", &["flood", "echo"])];
+    let fleet = Fleet::spawn(&(limits.to_owned() + &fake.instance(&seats))).await;
+    let mut body = chat("hang");
+    body["stream"] = true.into();
+    for _ in 0..2 {
+        let reply = fleet.post(CHAT, &body).await;
+        assert_eq!((reply.status.as_u16(), reply.header("x-sanctum-backend")), (504, "hang-0"));
+        assert_eq!(reply.json()["error"]["code"], "deadline_exceeded");
+    }
+    let transcript = EventStream::open(fleet.address, CHAT, &chat("flood")).await.finish().await;
+    let error = transcript.chunks.last().expect("an event");
+    assert_eq!(error["error"]["code"], "deadline_exceeded", "a stream without pause ends, too");
+    assert_eq!(fake.saw("echo").await, Value::Null);
+}
+
+#[tokio::test]
+async fn a_key_goes_to_its_own_server_only() {
+    let (own, other) = (FakeBackend::start().await, FakeBackend::start().await);
+    let fleet = Fleet::spawn(&format!(
+        "{QUICK}backends:\n  b: {{ url: \"{}\", model: error-500, api_key_env: PATH, fallback_urls: [\"{}\"] }}\n\
+         seats:\n  s: {{ backends: [b] }}\n",
+        own.url(),
+        other.url()
+    ))
+    .await;
+    assert_eq!(fleet.post(CHAT, &chat("s")).await.status, 502);
+    for (fake, has_key) in [(&own, true), (&other, false)] {
+        let head = fake.saw("error-500").await["head"].as_str().expect("a head").to_lowercase();
+        assert_eq!(head.contains("authorization: bearer"), has_key);
+    }
+}
+
+#[tokio::test]
 async fn a_clients_mistake_is_returned_at_once_and_as_it_is() {
     let fake = FakeBackend::start().await;
     let fleet = fleet(&fake, &[("s", &["error-400", "normal"])]).await;
@@ -114,6 +165,7 @@ async fn the_last_word_says_when_to_come_again_and_not_where_we_asked() {
         &[
             ("dead", &["refused", "refused"]),
             ("broken", &["error-500"]),
+            ("locked", &["error-401"]),
             ("busy", &["busy-429"]),
             ("late", &["hang"]),
         ],
@@ -122,6 +174,7 @@ async fn the_last_word_says_when_to_come_again_and_not_where_we_asked() {
     for (seat, status, code, retry_after) in [
         ("dead", 503, "no_backend", "2"),
         ("broken", 502, "upstream_error", "2"),
+        ("locked", 502, "upstream_error", "60"),
         ("busy", 429, "backends_busy", "7"),
         ("late", 504, "upstream_timeout", "2"),
     ] {
@@ -135,6 +188,8 @@ async fn the_last_word_says_when_to_come_again_and_not_where_we_asked() {
         );
         assert_eq!(reply.json()["error"]["code"], code);
         assert_eq!(reply.header("x-sanctum-seat"), seat);
+        let repeat = if status == 502 || status == 504 { "false" } else { "" };
+        assert_eq!(reply.header("x-should-retry"), repeat, "{seat}");
         assert!(
             !reply.text().contains("127.0.0.1") && !reply.text().contains("secret"),
             "{}",

@@ -43,6 +43,7 @@ async fn a_stream_that_breaks_ends_in_one_error_event() {
         assert_eq!(transcript.chunks.last(), Some(errors[0]), "{seat}: the error is last");
         let code = &errors[0]["error"]["code"];
         assert_eq!(code, "upstream_stream_interrupted", "{seat}");
+        assert!(!errors[0].to_string().contains("secret"), "{seat}: {errors:?}");
         assert_eq!((transcript.done, &transcript.broken), (false, &None), "{seat}");
     }
     assert_eq!(fake.saw("echo").await, Value::Null, "nothing is asked twice after content");

@@ -41,7 +41,7 @@ async fn configurations_that_do_not_fit_name_the_field() {
     let copy = Copy::of(LLAMA);
     let module = "model.layers.1.mlp.gate_proj";
     copy.edit_json("config.json", |config| {
-        config["quantization"][module] = json!({"bits": 8, "group_size": 64})
+        config["quantization"][module] = json!({"bits": 8, "group_size": 64});
     });
     refused(&copy.path(), &["model.safetensors", module, "4 bits", "config.json says otherwise"])
         .await;
@@ -97,7 +97,7 @@ async fn tensors_that_are_not_what_they_should_be_are_named() {
     let copy = Copy::of(LLAMA);
     let poisoned = (0..128).map(|nth| if nth == 77 { f32::NAN } else { 1.0 });
     copy.edit_tensors(|tensors| {
-        drop(tensors.insert(NORM.into(), Tensor::floats(&[128], poisoned)))
+        drop(tensors.insert(NORM.into(), Tensor::floats(&[128], poisoned)));
     });
     refused(&copy.path(), &["model.safetensors", NORM, "77", "NaN"]).await;
 

@@ -238,6 +238,10 @@ fn answer(model: &str, body: &Value, asked: &Asked, wire: &mut Wire) -> io::Resu
     match behaviour {
         // Refusals.
         "error-500" => wire.json(500, "", "{\"error\":{\"message\":\"at http://secret:1/\"}}")?,
+        "error-401" | "error-403" | "error-404" | "error-408" => {
+            let status = behaviour[6..].parse().unwrap_or(500);
+            wire.json(status, "", "{\"error\":{\"message\":\"secret key\"}}")?;
+        }
         "error-503" => wire.json(503, "", "{}")?,
         "busy-503" => wire.json(503, "retry-after: 9\r\n", "{}")?,
         "busy-429" => wire.json(429, "retry-after: 7\r\n", "{\"error\":{\"message\":\"busy\"}}")?,
@@ -266,6 +270,16 @@ fn answer(model: &str, body: &Value, asked: &Asked, wire: &mut Wire) -> io::Resu
         "reset" => return Ok(End::Reset),
         // Answers that are none.
         "empty" => wire.json(200, "", "")?,
+        "shapeless" => wire.json(200, "", "{\"detail\":\"secret\"}")?,
+        "no-choices" => wire.json(200, "", "{\"choices\":[]}")?,
+        "late-body" if !streamed => {
+            // The head at once, the body after twice the stall limit of the tests.
+            let text = whole("late");
+            let length = text.len();
+            wire.raw(&format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"))?;
+            beats(100);
+            wire.raw(&text)?;
+        }
         "html" => wire.json(200, "", "<html>hello</html>")?,
         "error-in-200" => wire.json(200, "", "{\"error\":{\"message\":\"x\"}}")?,
         "echo" => wire.json(200, "x-fake: yes\r\nserver: fake\r\n", &whole(&asked.body))?,
@@ -352,7 +366,7 @@ fn stream(behaviour: &str, words: usize, wire: &mut Wire) -> io::Result<End> {
             return Ok(End::Close);
         }
         "garbage-mid" => wire.chunk("data: {\"choices\":\n\n")?,
-        "error-mid" => wire.chunk("data: {\"error\":{\"message\":\"mid\"}}\n\n")?,
+        "error-mid" => wire.chunk("data: {\"error\":{\"message\":\"secret\"}}\n\n")?,
         "stall" => loop {
             if wire.chunk(": still here\n\n").is_err() {
                 return Ok(End::Left);
