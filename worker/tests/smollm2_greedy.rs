@@ -89,7 +89,7 @@ fn greedy_tokens_are_mlx_lms() {
     for (case, stream) in cases.iter().zip(streams) {
         assert_eq!(tokens(stream), case.greedy_ids, "{}: mlx_lm says {:?}", case.name, case.text);
     }
-    engine.shutdown();
+    engine.end();
 }
 
 #[test]

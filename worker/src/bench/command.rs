@@ -62,14 +62,15 @@ pub fn run(args: &BenchArgs) -> Result<(), BenchError> {
         batches: args.batch.clone(),
         rounds: args.rounds.max(1),
     };
-    let mut report = measure(&engine, &measured)?;
+    let outcome = measure(&engine, &measured);
+    engine.end();
+    let mut report = outcome?;
     report.threads = threads;
     report.form = match args.form {
         FormArg::Host => "host",
         FormArg::Graph => "graph",
         FormArg::Reference => "reference",
     };
-    engine.shutdown();
     let text = if args.json {
         format!("{}\n", serde_json::to_string(&report).map_err(io::Error::from)?)
     } else {

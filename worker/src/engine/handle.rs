@@ -338,6 +338,15 @@ impl EngineHandle {
         let mut snapshots = self.0.snapshots.clone();
         while snapshots.changed().await.is_ok() {}
     }
+
+    /// [`stop_now`](Self::stop_now), then waits until the model is gone. For callers without a runtime.
+    ///
+    /// A process must not end before: MLX's destructors would run while its thread still computes.
+    pub fn end(&self) {
+        self.stop_now();
+        let waiting = tokio::runtime::Builder::new_current_thread().build();
+        waiting.expect("a runtime without drivers needs no resource").block_on(self.closed());
+    }
 }
 
 /// An even part of the KV cache memory, in tokens and in whole steps of growth, within the context.
