@@ -43,8 +43,8 @@ test: mlx
 	  $(CARGO) install --locked --version $(NEXTEST_VERSION) cargo-nextest
 	@$(CARGO) build --workspace --bins --locked
 	@deploy/fetch-default-model.sh target/debug/sanctum-mlx
-	@$(CARGO) nextest run --workspace --locked
 	@$(CARGO) test --workspace --doc --locked --quiet
+	@$(CARGO) nextest run --workspace --locked
 
 soak: mlx
 	@$(CARGO) build --workspace --bins --locked
